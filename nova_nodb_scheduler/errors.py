@@ -302,6 +302,23 @@ class MarkerNotFound(NodbError):
         )
 
 
+class PendingNotFound(NodbError):
+    """No request that waits for room is known for a server.
+
+    :param server: uuid, as it was given
+    """
+
+    def __init__(self, server: str) -> None:
+        super().__init__(server)
+        self.server = server
+
+    def __str__(self) -> str:
+        return (
+            f"No request of server {self.server} waits for room: it was placed, has ended, or "
+            "never waited. nova-nodb-manage queue list shows those that do."
+        )
+
+
 class StatesNotProved(NodbError):
     """A scheduler cannot prove that it holds all hosts as they are; it lists none.
 

@@ -81,6 +81,28 @@ when it reads many providers: at the first start above all.
 
 CHOICE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
+        "choice",
+        default="best",
+        choices=[
+            ("best", "the one that weighs most, as Nova decides"),
+            ("two", "the one that weighs more of two that are drawn"),
+            ("random", "one that is drawn"),
+        ],
+        help="""
+Which of the hosts that pass all filters a server takes, and in which order others
+are tried and named as alternates. A flavor's extra spec ``nodb:choice`` goes before
+this; a value there that is none of these is taken for ``best``, warned of once and
+counted (``nodb_unknown_choices_total``).
+
+With ``best`` several schedulers want the same host at the same moment, and lose
+claims by it. With ``two`` they hardly meet, and servers are packed or spread nearly
+as well: good for bursts of many requests. ``random`` heeds no weigher.
+``host_subset_size``, ``shuffle_best_same_weighed_hosts`` and ``claim_spread`` have no
+effect on what is drawn. Requests that are not decided from memory (see
+``candidates``) take the best in any case.
+""",
+    ),
+    cfg.StrOpt(
         "host_objects",
         default="exact",
         choices=[

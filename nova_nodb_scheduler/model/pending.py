@@ -31,6 +31,33 @@ from typing import Any
 import attrs
 import immutables
 
+#: Scheduler hint by which a conductor tells a scheduler whose hosts it asks for: a list of
+#: one text, see :func:`hint`. It is never saved, and no filter gets to see it.
+HINT = "_nodb_pending"
+
+#: Stands in the reason of a NoValidHost: no more may wait, and the request is not parked.
+QUEUE_FULL = "the queue is full"
+
+
+def hint(key: str, attempt: int) -> list[str]:
+    """Return the value of :data:`HINT` for an attempt of a request."""
+    return [f"{key}:{attempt}"]
+
+
+def read_hint(value: object) -> tuple[str, int] | None:
+    """Return the key and the attempt that a hint names; None where it names none.
+
+    Any user may send a hint of that name.
+    """
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        return None
+    key, _, attempt = value.rpartition(":")
+    if not key or not attempt.isascii() or not attempt.isdigit():
+        return None
+    return key, int(attempt)
+
 
 class PendingState(enum.Enum):
     """How far a request has come."""
@@ -133,6 +160,11 @@ class PendingRequest:
     refusals: int = 0
     reason: str = ""
     hold: Hold | None = None
+
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """Servers that are still to be sent to a host."""
+        return tuple(server for server in self.servers if server not in self.sent)
 
     def to_state(self) -> dict[str, Any]:
         """Return the record's state: JSON values, without the key."""

@@ -21,7 +21,7 @@ from nova.scheduler.client import report
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.conf import nodb
+from nova_nodb_scheduler.conf import nodb, queue_options
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
@@ -42,12 +42,27 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
+from nova_nodb_scheduler.nova_adapter.waiting import (
+    abandoned_requests,
+    request_payload,
+    requests_in_hand,
+    wait_policy,
+    waiting_conductor,
+)
+from nova_nodb_scheduler.nova_adapter.waiting.waking import (
+    pending_plans,
+    queue_desk,
+    queue_notifications,
+    queue_runtime,
+)
 from nova_nodb_scheduler.observe import exporter, process_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
 from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
@@ -60,6 +75,8 @@ HOST_MANAGERS = "nova.scheduler.host_manager"
 
 #: Value of ``scheduler_driver`` that means Nova's own scheduler.
 STOCK = "filter_scheduler"
+#: Value of ``scheduler_driver`` with which requests may wait for room.
+QUEUE = "nodb_queue"
 
 
 def plugin_version() -> str:
@@ -134,20 +151,138 @@ class Plugin:
                 "the plugin learns from heartbeats which services live, and only the driver "
                 "'db' writes them. Set it to db on all services, or remove the plugin's lines",
             )
+        if self.lets_wait:
+            self._check_waiting()
         if self._node_mode is not cell_modes.NodeMode.MIRROR:
             own = self.conf.database.connection
             node_serving.refuse_unfit(
                 self._node_mode, self.make_synchronizer(), [own] if own else []
             )
 
+    def _check_waiting(self) -> None:
+        """Refuse what would lose requests that wait, or could not read them."""
+        self.payload_cipher()
+        self.wait_settings()
+        if not self.make_synchronizer().capabilities.durable:
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] synchronizer",
+                self.options.synchronizer,
+                f"with scheduler_driver = {QUEUE} requests that wait are kept there: choose a "
+                "driver whose writes survive a restart, or configure its engine so",
+            )
+
     def check_scheduler(self) -> None:
         """Refuse to run the scheduler with what cannot work; see :meth:`check`."""
         self.check()
+        if self.lets_wait and self.options.candidates != "memory":
+            raise errors.ConfigurationError(
+                f"[{nodb.GROUP}] candidates",
+                self.options.candidates,
+                f"set it to memory: with scheduler_driver = {QUEUE} whom an event helps is told "
+                "from the mirror of Placement",
+            )
         self.make_synchronizer()
 
     def replaces_scheduler(self) -> bool:
         """Tell whether nova-scheduler shall run one of the plugin's schedulers."""
         return bool(self.conf.scheduler_driver != STOCK)
+
+    @property
+    def lets_wait(self) -> bool:
+        """Whether requests may wait for room in this cloud."""
+        return bool(self.conf.scheduler_driver == QUEUE)
+
+    def queue_settings(self) -> queue_settings.QueueSettings:
+        """Return what the order of requests that wait obeys.
+
+        :raises ConfigurationError: an option has a value that cannot work
+        """
+        options = self.conf[queue_options.GROUP]
+        return queue_settings.QueueSettings(
+            classes=queue_settings.parse_classes(options.classes),
+            default_class=options.default_class,
+            project_weights=queue_settings.parse_weights(options.project_weights),
+            order=queue_settings.Order(options.order),
+            discipline=queue_settings.Discipline(options.discipline),
+            aging_seconds=options.aging_seconds,
+            hold_after_seconds=options.hold_after_seconds,
+            hold_seconds=options.hold_seconds,
+            max_pending=options.max_pending,
+            max_pending_per_project=options.max_pending_per_project,
+            lease_seconds=options.lease_seconds,
+            least_backoff_seconds=options.least_backoff_seconds,
+            most_backoff_seconds=options.most_backoff_seconds,
+        )
+
+    def queue(
+        self, runtime: runtime_module.SchedulerRuntime, notifier: Any
+    ) -> queue_runtime.QueueRuntime:
+        """Return what wakes requests that wait, not started.
+
+        :param notifier: Nova's, of the unversioned format; None where nobody hears it
+        """
+        decisions = runtime.decisions
+        assert decisions is not None  # see check_scheduler
+        observed = () if notifier is None else (queue_notifications.QueueNotifications(notifier),)
+        return queue_runtime.QueueRuntime(
+            runtime,
+            decisions,
+            self._payload_reader,
+            queue_runtime.QueueOptions(
+                settings=self.queue_settings(),
+                max_wait_seconds=float(self.conf[queue_options.GROUP].max_wait_seconds),
+                silent_scheduler_seconds=self._silent_scheduler_seconds,
+            ),
+            queue_runtime.QueueSinks(observed=observed),
+        )
+
+    def queue_desk(self, runtime: runtime_module.SchedulerRuntime) -> queue_desk.QueueDesk:
+        """Return what answers operators who ask of requests that wait."""
+        if runtime.queue is not None:
+            found: queue_desk.QueueDesk = runtime.queue.desk
+            return found
+        lease_seconds = float(self.conf[queue_options.GROUP].lease_seconds)
+        return queue_runtime.make_desk(runtime, lease_seconds)
+
+    def payload_cipher(self) -> request_payload.PayloadCipher:
+        """Return what encrypts requests that wait.
+
+        :raises ConfigurationError: there is no key, or none that can be used
+        """
+        return request_payload.PayloadCipher(self.conf[queue_options.GROUP].key)
+
+    def wait_settings(self) -> wait_policy.WaitSettings:
+        """Return who may wait for room.
+
+        :raises ConfigurationError: an option has a value that cannot work
+        """
+        options = self.conf[queue_options.GROUP]
+        return wait_policy.WaitSettings(
+            queue=self.queue_settings(),
+            default_wait_seconds=options.default_wait_seconds,
+            project_wait_seconds=wait_policy.parse_projects(options.project_wait_seconds),
+            max_wait_seconds=options.max_wait_seconds,
+        )
+
+    def waiting_conductor(self) -> waiting_conductor.WaitingConductor | None:
+        """Return what lets a conductor's requests wait, not started; None where none may."""
+        if not self.lets_wait:
+            return None
+        synchronizer = self.make_synchronizer()
+        settings = self.wait_settings()
+        ledger = pending_ledger.PendingLedger(synchronizer, settings.queue.lease_seconds)
+        return waiting_conductor.WaitingConductor(
+            ledger,
+            requests_in_hand.RequestsInHand(synchronizer, ledger),
+            self.payload_cipher(),
+            settings,
+            lambda: f"conductor:{self.conf.host}:{uuid.uuid4()}",
+            abandoned_requests.AbandonedRequests(report.report_client_singleton),
+        )
+
+    def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:
+        cipher = self.payload_cipher()
+        return functools.partial(pending_plans.read_request, ledger, cipher)
 
     def scheduler_class(self) -> type[Any]:
         """Load the class that ``scheduler_driver`` names."""

@@ -18,6 +18,7 @@ from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import process_hooks
+from nova_nodb_scheduler.nova_adapter.waiting import waiting_conductor, waiting_task_manager
 from nova_nodb_scheduler.synchronizer import contract
 
 LOG = logging.getLogger(__name__)
@@ -35,6 +36,18 @@ class ConductorManager(
         self._nodb_duty: sweep_duty_module.SweepDuty | None = None
         self._nodb_heartbeats: service_heartbeats.HeartbeatStorage | None = None
         self._nodb_claims: outside_claims.StoppableClaimer | None = None
+        self._nodb_waiting: waiting_conductor.WaitingConductor | None = None
+        waiting = assembly.get().waiting_conductor()
+        if waiting is not None:
+            self._let_wait(waiting)
+
+    def _let_wait(self, waiting: waiting_conductor.WaitingConductor) -> None:
+        """Put what lets requests wait in the place of Nova's; nothing runs before init_host."""
+        tasks = waiting_task_manager.WaitingTaskManager(waiting)
+        place = self.additional_endpoints.index(self.compute_task_mgr)
+        self.additional_endpoints[place] = self.compute_task_mgr = tasks
+        self.additional_endpoints.append(waiting_task_manager.DispatchEndpoint(tasks))
+        self._nodb_waiting = waiting
 
     def init_host(self, service_ref: Any) -> None:
         """Start to report; called in each worker.
@@ -69,6 +82,8 @@ class ConductorManager(
         self._nodb_claims = plugin.outside_claims()
         if self._nodb_claims is not None:
             outside_claims.install(self._nodb_claims)
+        if self._nodb_waiting is not None:
+            self._nodb_waiting.start()
         process_hooks.tell_of_reporter(reporter)
 
     def nodb_stop(self) -> None:
@@ -77,6 +92,8 @@ class ConductorManager(
         duty, self._nodb_duty = self._nodb_duty, None
         reporter, self._nodb_reporter = self._nodb_reporter, None
         heartbeats, self._nodb_heartbeats = self._nodb_heartbeats, None
+        if self._nodb_waiting is not None:
+            self._nodb_waiting.stop()
         if claims is not None:
             outside_claims.uninstall(claims)
             claims.stop()

@@ -174,25 +174,25 @@ class SchedulerManager(
         hosts full for nothing, once more without them before.
         """
         started = time.monotonic()
-        given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        named = given(args, kwargs)
         decisions = self.nodb.decisions
         if decisions is not None:
             # Before the view: it is not to see what their former moves claimed.
-            decisions.claim_duty.end_former_claims(_servers(given))
+            decisions.claim_duty.end_former_claims(_servers(named))
         view = self._nodb_views.open()
-        view.decides = self._memory_decides(view, given.get("spec_obj"))
+        view.decides = self._memory_decides(view, named.get("spec_obj"))
         # Nova changes the request as it goes; a second decision needs the first one's.
         untouched_args = tuple(map(_copy, args))
         untouched = {name: _copy(value) for name, value in kwargs.items()}
         outcome = "error"
         chosen = None
-        view.trace.servers = _servers(given)
+        view.trace.servers = _servers(named)
         try:
             try:
                 with request_views.working_on(view):
                     chosen = self._select(context, args, kwargs)
             except nova_exception.NoValidHost:
-                retry = self._to_retry(view, given, started)
+                retry = self._to_retry(view, named, started)
                 if retry is None:
                     outcome = "no_valid_host"
                     raise
@@ -205,7 +205,7 @@ class SchedulerManager(
             return chosen
         finally:
             seconds = time.monotonic() - started
-            self._account(view, given.get("spec_obj"), chosen, outcome, seconds)
+            self._account(view, named.get("spec_obj"), chosen, outcome, seconds)
 
     def _select_again(
         self,
@@ -457,6 +457,11 @@ def _is_host(uuid: str, summary: Any) -> bool:
 
 #: What Nova's select_destinations takes, in order.
 _NAMES = ("request_spec", "filter_properties", "spec_obj", "instance_uuids")
+
+
+def given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Nova's select_destinations is called with, by name."""
+    return {**dict(zip(_NAMES, args, strict=False)), **kwargs}
 
 
 def _servers(given: Mapping[str, Any]) -> Sequence[str]:

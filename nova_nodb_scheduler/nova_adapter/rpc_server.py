@@ -20,7 +20,7 @@ from nova_nodb_scheduler.nova_adapter.service import (
     worker_status,
 )
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.rpc import api, client, endpoint, host_endpoint
+from nova_nodb_scheduler.rpc import api, client, endpoint, host_endpoint, queue_endpoint
 from nova_nodb_scheduler.rpc import update_validation as admission_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -127,6 +127,7 @@ class RpcServer:
         self._hosts = host_endpoint.HostEndpoint(
             judged_snapshots.JudgedSnapshots(runtime).take, known_namespaces.HOST_TABLES, limits
         )
+        self._queue = queue_endpoint.QueueEndpoint(plugin.queue_desk(runtime), limits.page_size)
         self._target = oslo_messaging.Target(topic=options.rpc_topic, server=str(plugin.conf.host))
         self._server: Any = None
 
@@ -134,7 +135,7 @@ class RpcServer:
         """Listen; the transport must be there (Nova's service made it)."""
         self._server = nova.rpc.get_server(
             self._target,
-            [self._endpoint, self._explaining, self._hosts],
+            [self._endpoint, self._explaining, self._hosts, self._queue],
             serializer=objects.Serializer(self._most_update_bytes),
         )
         self._server.start()

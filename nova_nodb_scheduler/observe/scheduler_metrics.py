@@ -45,6 +45,11 @@ _SIGNATURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_signature_evictions",
         "Signatures evicted from the cache for want of memory",
     ),
+    "unknown_choices": (
+        _COUNTER,
+        "nodb_unknown_choices",
+        "Requests whose flavor's extra spec nodb:choice says nothing known: they took the best",
+    ),
     "kept": (_GAUGE, "nodb_signatures_kept", "Signatures that are kept"),
     "kept_bytes": (_GAUGE, "nodb_signature_bytes", "Memory of the kept signatures"),
 }

@@ -7,6 +7,8 @@ version methods
 1.0     update_host_states, get_host_states, list_namespaces, get_status
 1.1     explain, get_decisions
 1.2     list_host_states
+1.3     list_pending, get_pending, cancel_pending, promote_pending,
+        drain_pending
 ======= ===================================================================
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 from nova_nodb_scheduler import errors
 
 NAMESPACE = "nodb"
-VERSION = "1.2"
+VERSION = "1.3"
 
 #: What a call asks for unless its method came later: servers that are not
 #: upgraded yet answer it, too.

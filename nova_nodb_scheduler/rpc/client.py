@@ -11,7 +11,7 @@ import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.rpc import api
-from nova_nodb_scheduler.wire import explanations, objects
+from nova_nodb_scheduler.wire import explanations, objects, pending_objects
 
 #: Carries a call out, in whatever time and thread.
 Bound = Callable[[Callable[[], Any]], Any]
@@ -197,6 +197,57 @@ class Client:
         """Ask a worker of a scheduler host what it remembers of a server."""
         found: explanations.PastDecisions = self._call(
             context, server, "get_decisions", version="1.1", instance_uuid=instance_uuid
+        )
+        return found
+
+    def list_pending(
+        self, context: Any, *, server: str | None = None, **query: Any
+    ) -> pending_objects.PendingPage:
+        """Read one page of requests that wait for room; see the endpoint."""
+        page: pending_objects.PendingPage = self._call(
+            context, server, "list_pending", version="1.3", **query
+        )
+        return page
+
+    def get_pending(
+        self, context: Any, instance_uuid: str, hosts: int = 5, server: str | None = None
+    ) -> pending_objects.PendingDetails:
+        """Ask any scheduler, or one, why a request waits; see the endpoint."""
+        found: pending_objects.PendingDetails = self._call(
+            context,
+            server,
+            "get_pending",
+            version="1.3",
+            instance_uuid=instance_uuid,
+            hosts=hosts,
+        )
+        return found
+
+    def cancel_pending(self, context: Any, instance_uuid: str) -> pending_objects.PendingOutcome:
+        """Have a request end in ERROR; see the endpoint."""
+        found: pending_objects.PendingOutcome = self._call(
+            context, None, "cancel_pending", version="1.3", instance_uuid=instance_uuid
+        )
+        return found
+
+    def promote_pending(
+        self, context: Any, instance_uuid: str, rank: int | None = None
+    ) -> pending_objects.PendingOutcome:
+        """Let a request go before others; see the endpoint."""
+        found: pending_objects.PendingOutcome = self._call(
+            context,
+            None,
+            "promote_pending",
+            version="1.3",
+            instance_uuid=instance_uuid,
+            rank=rank,
+        )
+        return found
+
+    def drain_pending(self, context: Any, **query: Any) -> pending_objects.PendingOutcomes:
+        """Have a page of requests end in ERROR; see the endpoint."""
+        found: pending_objects.PendingOutcomes = self._call(
+            context, None, "drain_pending", version="1.3", **query
         )
         return found
 

@@ -16,6 +16,8 @@ class SchedulingOptions:
 
     :param host_objects: ``exact``: as Nova decides; ``lazy``: filters without
         columns are asked best first, until there are hosts enough
+    :param choice: which of the hosts that pass is taken, where a flavor does not say;
+        see :class:`.host_choosers.Chooser`
     :param service_down_time: seconds after which a silent service is down
     :param max_attempts: ``[scheduler] max_attempts``: a choice and its alternates
     """
@@ -34,6 +36,7 @@ class SchedulingOptions:
     max_attempts: int = 3
     service_down_time: float = 60.0
     host_objects: str = "exact"
+    choice: str = "best"
 
     max_io_ops_per_host: int = 8
     max_instances_per_host: int = 50

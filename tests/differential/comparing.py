@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import attrs
@@ -121,7 +121,7 @@ class Case:
 
         :raises Divergence: saying what differs
         """
-        novas_spec = _clone(self.spec)
+        novas_spec, drawn_spec = _clone(self.spec), _clone(self.spec)
         made, failure = None, None
         self.spec.instance_uuid = words.NEW_INSTANCES[0]
         try:
@@ -138,10 +138,24 @@ class Case:
             return f"nova raised: {type(error).__name__}: {str(error)[:60]}"
         if made is None:
             raise Divergence("the plugin fails where Nova does not") from failure
+        self._same_drawn(made, drawn_spec)
         try:
             return self._follow(own, made)
         except stock.NovaRaised as error:
             return f"nova raised later: {error}"
+
+    def _same_drawn(self, made: planning.Plan, spec: Any) -> None:
+        """See that a chooser which draws leaves the first server the hosts that the best has."""
+        best = {(each.uuid, each.score) for each in plugin.all_choices(made)}
+        for choice in ("two", "random"):
+            other = _clone(spec)
+            other.instance_uuid = words.NEW_INSTANCES[0]
+            specs_of_flavor = dict(other.flavor.extra_specs or {})
+            other.flavor.extra_specs = {**specs_of_flavor, "nodb:choice": choice}
+            drawn = plugin.all_choices(self.worker.decide(other, self.asked, self.servers))
+            found = {(each.uuid, each.score) for each in drawn}
+            if len(found) != len(drawn) or not _same_hosts(best, found):
+                raise Divergence(f"{choice} draws among {sorted(found)}, the best of {best}")
 
     def _stock(self, spec: Any) -> stock.Decision:
         if self.asked is None:
@@ -330,6 +344,14 @@ def _used(provider: cases.Provider) -> Mapping[str, int]:
 
 def _at_least(first: float, second: float) -> bool:
     return first >= second or math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
+
+
+def _same_hosts(first: Set[tuple[str, float]], second: Set[tuple[str, float]]) -> bool:
+    """Say whether hosts are the same and weigh the same; what is no number weighs the least."""
+    return {uuid for uuid, _ in first} == {uuid for uuid, _ in second} and all(
+        math.isclose(score, dict(second)[uuid], rel_tol=TOLERANCE, abs_tol=1e-9)
+        for uuid, score in first
+    )
 
 
 def _clone(spec: Any) -> Any:

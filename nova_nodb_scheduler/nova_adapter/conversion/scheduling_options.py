@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 _ELSEWHERE = {
     "max_attempts": ("scheduler", "max_attempts"),
     "host_objects": ("nodb_scheduler", "host_objects"),
+    "choice": ("nodb_scheduler", "choice"),
     "service_down_time": (None, "service_down_time"),
     "metrics_weight_multiplier": ("metrics", "weight_multiplier"),
     "metrics_weight_setting": ("metrics", "weight_setting"),

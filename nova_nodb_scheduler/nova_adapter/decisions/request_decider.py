@@ -161,9 +161,17 @@ class RequestPlanner:
         self._left_out = False
         self.planned_on = parts.snapshot()
 
-    def plan(self, group_hosts: frozenset[str]) -> planning.Plan:
+    def plan(
+        self,
+        group_hosts: frozenset[str],
+        *,
+        among: Collection[str] | None = None,
+        without: Collection[str] = (),
+    ) -> planning.Plan:
         """See :class:`placing.PlanMaker`.
 
+        :param among: uuids of the only hosts to look at; None for all
+        :param without: uuids of hosts that are left out besides
         :raises MemoryCannotDecide: see there
         """
         # A store that is being built anew lacks hosts, and servers of groups.
@@ -187,6 +195,8 @@ class RequestPlanner:
             self.objects,
             servers=len(self._asked.instance_uuids),
             explain=self._explain,
+            among=among,
+            without=without,
         )
         self.first_counts = made.counts
         return made

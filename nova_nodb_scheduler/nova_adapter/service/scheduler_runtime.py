@@ -125,6 +125,8 @@ class SchedulerRuntime:
         self.gate: start_gate.RequestGate | None = None
         #: What allocates where no claim can be judged; None for Nova's own claim alone.
         self.unjudged: unjudged_claims.UnjudgedClaimsMaker | None = None
+        #: What wakes requests that wait, started and stopped with the worker; None where none do.
+        self.queue: Any = None
         self.metrics = metrics_module.SchedulerMetrics(prometheus_client.CollectorRegistry())
         self.claim_metrics = claim_metrics.ClaimMetrics(self.metrics.registry)
         self.synchronizer = make_synchronizer()
@@ -225,6 +227,8 @@ class SchedulerRuntime:
             "left_out": self._left_out(),
             "hosts": len(self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)),
             "state": self.state(),
+            # Under this name others look for who works at the queue.
+            "queue": self.queue is not None and self.queue.works(),
             "schedule_seconds_p50": p50,
             "schedule_seconds_p99": p99,
             **({} if self._nodes is None else self._nodes.facts()),
@@ -252,6 +256,8 @@ class SchedulerRuntime:
             self.decisions.start()
         if self.upkeep is not None:
             self.upkeep.start()
+        if self.queue is not None:
+            self.queue.start()
         if self._make_server is not None:
             self._server = self._make_server(self)
             self._server.start()
@@ -265,6 +271,8 @@ class SchedulerRuntime:
         if self._server is not None:
             self._server.stop()
             self._server.wait()
+        if self.queue is not None:
+            self.queue.stop()
         if self.decisions is not None:
             self.decisions.stop()
         if self.upkeep is not None:

@@ -47,13 +47,19 @@ class WeightShare:
 
 
 class HostSource(Protocol):
-    """Where a plan finds hosts that passed, best first."""
+    """Where a plan finds hosts that passed."""
 
     def best_first(self, count: int, passed_over: Collection[str]) -> list[Choice]:
         """Return up to ``count`` of the best; none whose uuid is passed over."""
 
     def in_cell(self, cell: str, count: int, passed_over: Collection[str]) -> list[Choice]:
         """The same of one cell."""
+
+    def at_random(self, count: int, passed_over: Collection[str], cell: str | None) -> list[Choice]:
+        """Return up to ``count`` others, each drawn from all that are left.
+
+        :param cell: uuid of the cell that they are drawn from; None for all cells
+        """
 
     def share(self, uuid: str) -> tuple[WeightShare, ...]:
         """Return what each weigher gave to a host."""

@@ -10,7 +10,7 @@ objects runs after all that runs on columns, so that it sees the fewest hosts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -24,6 +24,7 @@ from nova_nodb_scheduler.scheduling.pipeline import candidates, plugin_contract
 #: How the counts name what comes before the filters.
 PLACEMENT = "placement"
 REQUESTED_HOSTS = "requested hosts"
+HELD_HOSTS = "hosts held for others"
 
 #: A filter or weigher, or the name of one that only Nova's objects can run.
 Filters: TypeAlias = Sequence[plugin_contract.Filter | str]
@@ -182,3 +183,25 @@ def named_rows(
 def ignored_rows(request: requests.Request, frame: host_frame.HostFrame) -> set[int]:
     """Return the rows that a request must not go to."""
     return {row for host in request.ignore_hosts for row in frame.rows_of_name(host)}
+
+
+#: By uuid of a compute node that is held: the servers that it is held for.
+Holds: TypeAlias = Mapping[str, frozenset[str]]
+
+
+def held_rows(holds: Holds, request: requests.Request, frame: host_frame.HostFrame) -> set[int]:
+    """Return the rows that are held for others than a request's servers.
+
+    None of a request that names its host, for an operator wants it there; nor of one
+    that takes no room.
+    """
+    if not holds or request.queries is None or request.force_hosts or request.force_nodes:
+        return set()
+    if request.destination is not None and request.destination.host is not None:
+        return set()
+    rows = (
+        frame.row_of(uuid)
+        for uuid, servers in holds.items()
+        if request.instance_uuid not in servers
+    )
+    return {row for row in rows if row is not None}

@@ -33,6 +33,7 @@ from nova_nodb_scheduler.scheduling.pipeline import (
     chosen_hosts,
     decision_steps,
     evaluation,
+    host_choosers,
     planning,
     plugin_contract,
     refusal_counts,
@@ -100,6 +101,17 @@ class SharedHosts:
             best = ranked.among(rows, wanted, self._rng)
             return self._choices(ranked, best, count, passed_over)
 
+    def at_random(
+        self, count: int, passed_over: Collection[str], cell: str | None
+    ) -> list[chosen_hosts.Choice]:
+        """Return up to ``count`` others, each drawn from all that are left."""
+        with self._lock:
+            ranked = self._ranked
+            if ranked is None:
+                return self._present().at_random(count, passed_over, cell)
+            among = None if cell is None else self._frame.rows_of_cell(cell)
+            return self._choices(ranked, ranked.at_random(self._rng, among), count, passed_over)
+
     def share(self, uuid: str) -> tuple[chosen_hosts.WeightShare, ...]:
         """Not known here: an explained plan has a shortlist of its own."""
         raise NotImplementedError
@@ -138,6 +150,35 @@ class SharedHosts:
 
 
 _CACHE_BYTES = 256 * 1024 * 1024
+_BEST = host_choosers.Chooser.BEST
+
+
+@attrs.frozen
+class _Limits:
+    """Hosts that a caller wants a plan of, beside what the request itself says."""
+
+    among: Collection[str] | None
+    without: Collection[str]
+
+    @property
+    def are_set(self) -> bool:
+        return self.among is not None or bool(self.without)
+
+    def among_rows(
+        self, frame: host_frame.HostFrame, named: npt.NDArray[np.intp] | None
+    ) -> npt.NDArray[np.intp] | None:
+        """Return the rows that are meant by the request and by the caller; None for all."""
+        if self.among is None:
+            return named
+        rows = np.array(sorted(_rows_of(frame, self.among)), np.intp)
+        return rows if named is None else rows[np.isin(rows, named)]
+
+    def rows_without(self, frame: host_frame.HostFrame) -> set[int]:
+        return _rows_of(frame, self.without)
+
+
+def _rows_of(frame: host_frame.HostFrame, uuids: Collection[str]) -> set[int]:
+    return {row for uuid in uuids if (row := frame.row_of(uuid)) is not None}
 
 
 class Engine:
@@ -168,6 +209,8 @@ class Engine:
         )
         self._rng = rng
         self._signatures = evaluation.SignatureCache(cache_bytes, self.counters)
+        self._choosers = host_choosers.FlavorChoosers(host_choosers.Chooser(settings.choice))
+        self._holds: decision_steps.Holds = {}
 
     # -- feeding ------------------------------------------------------------------
 
@@ -194,10 +237,25 @@ class Engine:
         with self.lock:
             self.frame.tick(now_seconds, self.settings.service_down_time)
 
+    def hold(self, holds: decision_steps.Holds) -> None:
+        """Propose hosts to nobody but the servers that they are held for, from now on.
+
+        A plan that was made before may still propose them. What is held counts as free.
+
+        :param holds: all of them, in the place of the former ones
+        """
+        with self.lock:
+            self._holds = dict(holds)
+
     def figures(self) -> dict[str, float]:
         """Return what was counted so far, and what is kept; any thread, without the lock."""
         kept = self._signatures
-        return {**attrs.asdict(self.counters), "kept": len(kept), "kept_bytes": kept.nbytes}
+        return {
+            **attrs.asdict(self.counters),
+            "kept": len(kept),
+            "kept_bytes": kept.nbytes,
+            "unknown_choices": self._choosers.unknown,
+        }
 
     # -- deciding -----------------------------------------------------------------
 
@@ -211,6 +269,22 @@ class Engine:
                 return ()
             return candidates.Candidates(request.queries).allocation_requests(self.frame, row)
 
+    def passing(self, request: requests.Request) -> npt.NDArray[np.intp]:
+        """Return the rows of hosts that pass all steps on columns now, held ones among them.
+
+        A pass over all hosts, of which nothing is kept. With the lock held the rows are
+        those of the frame; what only Nova's objects could tell is not asked.
+        """
+        with self.lock:
+            steps = self._steps(request, self.frame, 0)
+            rows = decision_steps.named_rows(request, self.frame, _trees(steps))
+            if rows is None:
+                rows = np.arange(self.frame.rows)
+            stage = evaluation.stages(steps, self.frame, rows)
+            ignored = np.array(sorted(decision_steps.ignored_rows(request, self.frame)), np.intp)
+            found: npt.NDArray[np.intp] = rows[stage == len(steps.filters) + 2]
+            return found[~np.isin(found, ignored)]
+
     def placement_parts(self, request: requests.Request) -> tuple[decision_steps.FilterCount, ...]:
         """Return what of a request's candidates refuses how many hosts now.
 
@@ -221,7 +295,7 @@ class Engine:
             rows = decision_steps.named_rows(request, self.frame, _trees(steps))
             if rows is None:
                 rows = np.arange(self.frame.rows)
-            ignored = np.array(sorted(decision_steps.ignored_rows(request, self.frame)), np.intp)
+            ignored = np.array(sorted(self._left_out(request)), np.intp)
             return refusal_counts.of_placement(steps, self.frame, rows[~np.isin(rows, ignored)])
 
     def counts_among(
@@ -255,12 +329,16 @@ class Engine:
         *,
         servers: int = 1,
         explain: bool = False,
+        among: Collection[str] | None = None,
+        without: Collection[str] = (),
     ) -> planning.Plan:
-        """Return the hosts for a request, best first.
+        """Return the hosts for a request, in the order in which they are to be tried.
 
         :param objects: needed where a filter or weigher has no columns for it
         :param servers: how many the plan is to place
         :param explain: keep what each weigher gave
+        :param among: uuids of the only hosts to look at; None for all
+        :param without: uuids of hosts that are left out besides
         :raises RuntimeError: objects are needed, and there are none
         """
         with self.lock:
@@ -270,7 +348,8 @@ class Engine:
                     "The request needs Nova's own code for "
                     f"{', '.join(_names_on_objects(steps))}: plan it with host objects."
                 )
-            source, counts = self._source(steps, own=servers > 1 or explain, whole=explain)
+            limits = _Limits(among, without)
+            source, counts = self._source(steps, servers > 1 or explain, explain, limits)
             following = None
             if servers > 1:
                 following = planning.FollowingServers(self.lock, self.frame.fork(), self._steps)
@@ -284,6 +363,8 @@ class Engine:
                 objects=objects,
                 explained=explain,
                 is_told_apart=steps.told_apart,
+                # Who asks why wants to see all hosts by their weights.
+                chooser=_BEST if explain else self._choosers.of(request),
             )
             if steps.on_columns:
                 made = make(_until_nobody(counts))
@@ -295,10 +376,15 @@ class Engine:
         return make(_until_nobody(counts + source.ask(objects, 0)))
 
     def _source(
-        self, steps: decision_steps.DecisionSteps, *, own: bool, whole: bool
+        self, steps: decision_steps.DecisionSteps, own: bool, whole: bool, limits: _Limits
     ) -> tuple[chosen_hosts.HostSource, tuple[decision_steps.FilterCount, ...]]:
         named = decision_steps.named_rows(steps.request, self.frame, _trees(steps))
-        ignored = decision_steps.ignored_rows(steps.request, self.frame)
+        ignored = self._left_out(steps.request)
+        if limits.are_set:
+            named = limits.among_rows(self.frame, named)
+            ignored |= limits.rows_without(self.frame)
+            # Whoever looks at the plan later is to see no other hosts: it has a copy.
+            own = True
         if named is not None:
             rows = np.array([row for row in named.tolist() if row not in ignored], np.intp)
             stage = evaluation.stages(steps, self.frame, rows)
@@ -312,10 +398,24 @@ class Engine:
         left_out = np.array(sorted(ignored), np.intp)
         for stage_of_row in made.stage[left_out].tolist():
             histogram[stage_of_row] -= 1
-        counts = _counts(steps, histogram, before if len(left_out) else None)
+        counts = _counts(
+            steps,
+            histogram,
+            before if len(left_out) else None,
+            decision_steps.REQUESTED_HOSTS
+            if steps.request.ignore_hosts
+            else decision_steps.HELD_HOSTS,
+        )
         if own or not steps.on_columns:
             return self._copied(made, steps, left_out, whole), counts
         return self._shared(made, steps, left_out), counts
+
+    def _left_out(self, request: requests.Request) -> set[int]:
+        """Return the rows that a request does not go to whatever the filters say."""
+        ignored = decision_steps.ignored_rows(request, self.frame)
+        if self._holds:
+            ignored |= decision_steps.held_rows(self._holds, request, self.frame)
+        return ignored
 
     def _present(self, planned: decision_steps.DecisionSteps) -> chosen_hosts.HostSource:
         """Return where a request may go now that was planned earlier.
@@ -323,8 +423,7 @@ class Engine:
         :param planned: its steps of then; they may tell it itself where to go, and nobody else
         """
         steps = self._steps(planned.request, self.frame, 0)
-        ignored = decision_steps.ignored_rows(steps.request, self.frame)
-        left_out = np.array(sorted(ignored), np.intp)
+        left_out = np.array(sorted(self._left_out(steps.request)), np.intp)
         if not steps.on_columns:
             # Only Nova's objects could tell the hosts apart that came, and under the
             # lock they are not asked: it goes on by what it was planned with, apart.
@@ -406,17 +505,21 @@ def _names_on_objects(steps: decision_steps.DecisionSteps) -> list[str]:
 
 
 def _counts(
-    steps: decision_steps.DecisionSteps, histogram: list[int], before: int | None
+    steps: decision_steps.DecisionSteps,
+    histogram: list[int],
+    before: int | None,
+    first: str = decision_steps.REQUESTED_HOSTS,
 ) -> tuple[decision_steps.FilterCount, ...]:
     """Return the counts of the steps on columns.
 
     :param before: hosts before those the request names or ignores were picked;
         None where it does neither
+    :param first: how that step is named
     """
     left = sum(histogram[1:])
     counts = []
     if before is not None:
-        counts.append(decision_steps.FilterCount(decision_steps.REQUESTED_HOSTS, before, left))
+        counts.append(decision_steps.FilterCount(first, before, left))
     names = [decision_steps.PLACEMENT, *(own.name for own, _ in steps.filters)]
     for place, name in enumerate(names, start=1):
         after = left - histogram[place]

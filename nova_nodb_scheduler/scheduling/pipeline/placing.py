@@ -430,9 +430,10 @@ class Placing:
     def _proposed(self) -> chosen_hosts.Choice | None:
         """Return the host of the plan to try next; None if there are no more."""
         spread = self._parts.spread
-        if spread is None or self._request.queries is None:
-            return next(iter(self.plan.best(1)), None)
         plan = self.plan
+        if spread is None or plan.is_drawn or self._request.queries is None:
+            # What was drawn keeps schedulers apart by itself.
+            return next(iter(plan.best(1)), None)
         return spread.choose(plan.best, plan.passed, is_told_apart=plan.is_told_apart)
 
     # -- claiming and writing -------------------------------------------------------

@@ -22,6 +22,7 @@ from nova_nodb_scheduler.scheduling.namespaces import claim_facts
 from nova_nodb_scheduler.scheduling.pipeline import (
     chosen_hosts,
     decision_steps,
+    host_choosers,
     plugin_contract,
     shortlist,
 )
@@ -58,6 +59,7 @@ class Plan:
     :ivar counts: what each step was given and left, in the order they ran, up
         to the first that left nobody; of the server that is placed next. Where
         filters on objects are asked best first, of the hosts asked so far
+    :ivar is_drawn: whether hosts come as they were drawn, not best first
     :ivar is_told_apart: see :attr:`.decision_steps.DecisionSteps.told_apart`; of that server, too
     """
 
@@ -73,13 +75,16 @@ class Plan:
         objects: plugin_contract.HostObjects | None = None,
         explained: bool = False,
         is_told_apart: bool = False,
+        chooser: host_choosers.Chooser = host_choosers.Chooser.BEST,
     ) -> None:
         self.counts = counts
         self.is_told_apart = is_told_apart
+        self.is_drawn = chooser is not host_choosers.Chooser.BEST
         self._request = request
         self._settings = settings
         self._rng = rng
         self._source = source
+        self._drawn = host_choosers.DrawnHosts(source, chooser) if self.is_drawn else None
         self._next = following
         self._objects = objects
         self._explained = explained
@@ -193,7 +198,7 @@ class Plan:
             ][:count]
             if len(near) < count and not self._complete:
                 known = passed_over | {each.uuid for each in self._ordered}
-                near += self._source.in_cell(cell, count - len(near), known)
+                near += self._more_in_cell(cell, count - len(near), known)
             by_cell[cell] = near
         return [list(by_cell[each.cell]) for each in taken]
 
@@ -214,7 +219,8 @@ class Plan:
     def _look_for(self, limit: int) -> None:
         """Find hosts until ``limit`` may be proposed, or there are no more."""
         if not self._ordered and not self._complete:
-            subset = self._settings.host_subset_size
+            # What is drawn by now was drawn from all.
+            subset = 1 if self.is_drawn else self._settings.host_subset_size
             self._extend(max(limit, subset, _AHEAD))
             among = min(subset, len(self._ordered))
             if among > 1:
@@ -226,9 +232,17 @@ class Plan:
 
     def _extend(self, count: int) -> None:
         known = self._refused | {each.uuid for each in self._ordered}
-        more = self._source.best_first(count, known)
+        if self._drawn is not None:
+            more = self._drawn.next(count, frozenset(known))
+        else:
+            more = self._source.best_first(count, known)
         self._ordered += more
         self._complete = len(more) < count
+
+    def _more_in_cell(self, cell: str, count: int, known: set[str]) -> list[chosen_hosts.Choice]:
+        if self._drawn is not None:
+            return self._drawn.next(count, frozenset(known), cell)
+        return self._source.in_cell(cell, count, known)
 
     def _refresh(self, index: int) -> None:
         following, source = self._next, self._source

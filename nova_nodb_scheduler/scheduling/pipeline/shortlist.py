@@ -391,22 +391,32 @@ class Shortlist:
 
     def best_first(self, count: int, passed_over: Collection[str]) -> list[chosen_hosts.Choice]:
         """Return up to ``count`` of the best; none whose uuid is passed over."""
-        return self._choices(count, passed_over, None)
+        return self._choices(count, passed_over, None, drawn=False)
 
     def in_cell(
         self, cell: str, count: int, passed_over: Collection[str]
     ) -> list[chosen_hosts.Choice]:
         """The same of one cell."""
-        return self._choices(count, passed_over, cell)
+        return self._choices(count, passed_over, cell, drawn=False)
+
+    def at_random(
+        self, count: int, passed_over: Collection[str], cell: str | None
+    ) -> list[chosen_hosts.Choice]:
+        """Return up to ``count`` others, each drawn from all that are left."""
+        return self._choices(count, passed_over, cell, drawn=True)
 
     def _choices(
-        self, count: int, passed_over: Collection[str], cell: str | None
+        self, count: int, passed_over: Collection[str], cell: str | None, *, drawn: bool
     ) -> list[chosen_hosts.Choice]:
         ranked = self._ranked()
         found: list[chosen_hosts.Choice] = []
         wanted = (
             at
-            for at in ranked.best_first(self._rng, shuffled=self._shuffled)
+            for at in (
+                ranked.at_random(self._rng)
+                if drawn
+                else ranked.best_first(self._rng, shuffled=self._shuffled)
+            )
             if self._places[at].uuid not in passed_over
             and (cell is None or self._places[at].cell == cell)
         )

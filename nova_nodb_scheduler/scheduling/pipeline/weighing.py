@@ -105,6 +105,9 @@ LOWEST_SCORE = float(np.finfo(np.float64).min)
 
 _BLOCK = host_frame.BLOCK_ROWS
 
+#: Rows that are tried in vain before all are looked at, where one is drawn.
+_MOST_MISSES = 32
+
 
 class Ranking:
     """Scores of rows.
@@ -158,6 +161,34 @@ class Ranking:
         yield from _shuffled(np.flatnonzero(best), rng)
         rest = Ranking(np.where(best, NOT_CHOOSABLE, self.scores))
         yield from rest._descend(start)
+
+    def at_random(
+        self, rng: random.Random, among: npt.NDArray[np.intp] | None = None
+    ) -> Iterator[int]:
+        """Yield the rows that may be chosen, each drawn from all that are left.
+
+        Where many may be, one is found in a few tries, whatever their number. Stop before
+        the scores change.
+
+        :param among: rows to draw from; None for all
+        """
+        drawn: set[int] = set()
+        count = len(self.scores) if among is None else len(among)
+        misses = 0 if count else _MOST_MISSES
+        while misses < _MOST_MISSES:
+            place = rng.randrange(count)
+            row = place if among is None else among.item(place)
+            if row in drawn or self.scores.item(row) == NOT_CHOOSABLE:
+                misses += 1
+                continue
+            misses = 0
+            drawn.add(row)
+            yield row
+        rows = np.arange(count) if among is None else among
+        left = rows[self.scores[rows] > NOT_CHOOSABLE]
+        if drawn:
+            left = left[~np.isin(left, np.fromiter(drawn, np.intp, len(drawn)))]
+        yield from _shuffled(left, rng)
 
     def _descend(self, start: int) -> Iterator[int]:
         first_block, first_row = divmod(start, _BLOCK)

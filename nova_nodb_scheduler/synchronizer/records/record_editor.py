@@ -73,10 +73,12 @@ class Proposal(Generic[T_co]):
 
     :param answer: what the caller of the edit gets if this proposal stands
     :param state: the state to write; None if the record shall stay as it is
+    :param deleted: the record shall be a tombstone; one that is not live stays as it is
     """
 
     answer: T_co
     state: State | None = None
+    deleted: bool = False
 
 
 @attrs.frozen
@@ -187,6 +189,8 @@ class RecordEditor:
         state, revision, version = self._decoded(key, record)
         proposal = propose(state, version)
         edited = Edited(proposal.answer, revision, record)
+        if proposal.deleted and revision:
+            return edited, records.Write(key, revision, deleted=True)
         if proposal.state is None:
             return edited, None
         schema = self._namespaces[key.namespace].schema

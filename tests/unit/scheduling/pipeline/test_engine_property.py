@@ -263,6 +263,21 @@ class Histories(stateful.RuleBasedStateMachine):
         walked = plain.known(request, self.walked())
         objects = plain.Objects(request, walked, self.mixed.lock)
         self.check(request, expected, self.mixed.plan(request, objects))
+        for choice in ("two", "random"):
+            self.check_drawn(request, expected, choice)
+
+    def check_drawn(self, request, expected, choice):
+        """Whoever passes is drawn, once each, by its own weight."""
+        flavor = attrs.evolve(request.flavor, extra_specs={"nodb:choice": choice})
+        drawn = attrs.evolve(request, flavor=flavor)
+        objects = plain.Objects(drawn, plain.known(drawn, self.walked()), self.mixed.lock)
+        for plan in (self.engine.plan(drawn), self.mixed.plan(drawn, objects)):
+            may = [
+                (score, host["uuid"])
+                for score, host in expected
+                if host["updated"] and (request.queries is None or host["candidates"])
+            ]
+            assert sorted(may) == sorted((each.score, each.uuid) for each in plan.best(100))
 
     def check(self, request, expected, plan):
         assert plan.counts[-1].after == len(expected), (plan.counts, expected)

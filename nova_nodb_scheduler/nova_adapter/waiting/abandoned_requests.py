@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a conductor finds of a request that another one began, and clears away.
+
+Nova's conductor makes an instance in a cell, maps it there, deletes its build request,
+then sends it to its host. Where it died in between tells what is left of each server:
+
+================== ======================== =========== =============================
+build request      instance in a cell       sent        what becomes of it
+================== ======================== =========== =============================
+there              none                     no          placed anew
+there              without a host           no          the instance goes, placed anew
+any                with a host, or ended    any         it is its compute's: done
+gone               without a host           no          ERROR: nobody else has its
+                                                        request any more
+any                without a host           yes         left to its host for a while,
+                                                        then ERROR: never sent twice
+gone               none                     any         deleted by its user: done
+================== ======================== =========== =============================
+
+A server that is placed anew has no allocations before that: Nova would take those of the
+former attempt for a move's and add them up.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import vm_states
+from nova.db.api import api as api_db_api
+from nova.db.api import models as api_models
+from nova.scheduler import utils as scheduler_utils
+from oslo_utils import timeutils
+
+from nova_nodb_scheduler.model import pending
+
+LOG = logging.getLogger(__name__)
+
+#: How long a server that was sent may be without a host: its message may lie in the queue
+#: of a compute that is away for so long.
+SENT_SECONDS = 1800.0
+
+_METHOD = "build_instances"
+
+
+class Remains(enum.Enum):
+    """What is left to be done for a server."""
+
+    #: Hosts are to be found for it.
+    PLACE = "place"
+    #: Nothing.
+    DONE = "done"
+    #: It was sent, and nobody can tell yet whether it arrived.
+    UNDER_WAY = "under way"
+
+
+class NotCleared(Exception):
+    """What a former attempt left could not be removed; the text says why. Try later."""
+
+
+class ConductorDied(nova_exception.NovaException):  # type: ignore[misc]
+    """A conductor ended while it built a server, where nobody else can go on."""
+
+    msg_fmt = (
+        "The conductor that built the server ended before it could be sent to a host. "
+        "Delete the server and create it again."
+    )
+
+
+class NeverArrived(nova_exception.NovaException):  # type: ignore[misc]
+    """A server was sent to a host, or was about to be, and none has it."""
+
+    msg_fmt = (
+        "The server was sent to a host and did not arrive in %(seconds)d s, or the conductor "
+        "that sent it ended. Delete the server and create it again."
+    )
+
+
+@attrs.frozen(eq=False)
+class AbandonedRequests:
+    """Any thread. Blocks for Nova's databases and Placement.
+
+    :param report_client: returns Nova's client of Placement
+    """
+
+    _report_client: Callable[[], Any]
+
+    def clear(self, context: Any, request: pending.PendingRequest) -> dict[str, Remains]:
+        """Clear away what former attempts left; return what is to be done for each server.
+
+        :param context: of an administrator
+        :raises NotCleared: something stays
+        """
+        # Who parked it in order has written nothing to cells.
+        is_clean = request.grant.after is pending.PendingState.WAITING and not request.sent
+        return {
+            server: self._server(context, server, is_sent=server in request.sent, is_clean=is_clean)
+            for server in request.servers
+        }
+
+    def _server(self, context: Any, server: str, *, is_sent: bool, is_clean: bool) -> Remains:
+        has_request = has_build_request(context, server)
+        if not (is_clean and has_request):
+            remains = self._in_cells(context, server, is_sent=is_sent, has_request=has_request)
+            if remains is not None:
+                return remains
+        if is_sent or not has_request:
+            return Remains.DONE
+        self._clear_allocations(context, server)
+        return Remains.PLACE
+
+    def _in_cells(
+        self, context: Any, server: str, *, is_sent: bool, has_request: bool
+    ) -> Remains | None:
+        """Settle what stands in cells of a server; None where nothing does any more."""
+        for cell, instance in _instances(context, server):
+            if not _is_unhosted(instance):
+                return Remains.DONE
+            if is_sent:
+                if _age_seconds(instance) < SENT_SECONDS:
+                    return Remains.UNDER_WAY
+                error: Exception = NeverArrived(seconds=int(SENT_SECONDS))
+            elif has_request:
+                _remove(context, cell, instance)
+                continue
+            else:
+                error = ConductorDied()
+            _fail(context, cell, instance, error)
+            self._clear_allocations(context, server)
+            return Remains.DONE
+        return None
+
+    def _clear_allocations(self, context: Any, server: str) -> None:
+        try:
+            if self._report_client().delete_allocation_for_instance(context, server):
+                LOG.info(
+                    "Allocations of a former attempt for %(server)s are gone", {"server": server}
+                )
+        except nova_exception.AllocationDeleteFailed as error:
+            raise NotCleared(str(error)) from error
+
+
+def has_build_request(context: Any, server: str) -> bool:
+    """Tell whether a server still stands as its user's request alone."""
+    try:
+        objects.BuildRequest.get_by_instance_uuid(context, server)
+    except nova_exception.BuildRequestNotFound:
+        return False
+    return True
+
+
+def _instances(context: Any, server: str) -> Iterable[tuple[Any, Any]]:
+    """Yield cells with a server's instance: where it is mapped to, else all that are enabled."""
+    for cell in _cells(context, server):
+        with nova_context.target_cell(context, cell) as targeted:
+            try:
+                instance = objects.Instance.get_by_uuid(targeted, server, expected_attrs=[])
+            except nova_exception.InstanceNotFound:
+                continue
+        yield cell, instance
+
+
+def _cells(context: Any, server: str) -> list[Any]:
+    try:
+        mapping = objects.InstanceMapping.get_by_instance_uuid(context, server)
+    except nova_exception.InstanceMappingNotFound:
+        mapping = None
+    if mapping is not None and mapping.cell_mapping is not None:
+        return [mapping.cell_mapping]
+    # It is mapped after it was made: one that is not may stand in any.
+    return list(objects.CellMappingList.get_all(context))
+
+
+def _is_unhosted(instance: Any) -> bool:
+    return not instance.host and instance.vm_state == vm_states.BUILDING and not instance.deleted
+
+
+def _age_seconds(instance: Any) -> float:
+    made = instance.created_at
+    if made is None:
+        return 0.0
+    now = timeutils.utcnow().replace(tzinfo=datetime.UTC)
+    return float((now - made).total_seconds())
+
+
+def _remove(context: Any, cell: Any, instance: Any) -> None:
+    """Take an instance that was never sent out of its cell, as if it had never been there."""
+    with nova_context.target_cell(context, cell) as targeted:
+        instance._context = targeted
+        try:
+            # The uuid of one that is deleted softly cannot be used again.
+            instance.destroy(hard_delete=True)
+        except nova_exception.InstanceNotFound:
+            LOG.debug("Instance %(server)s is gone already", {"server": instance.uuid})
+        except nova_exception.ObjectActionError as error:
+            raise NotCleared(f"instance {instance.uuid} got a host meanwhile") from error
+    _unmap(context, instance.uuid)
+
+
+@api_db_api.context_manager.writer  # type: ignore[untyped-decorator]
+def _unmap(context: Any, server: str) -> None:
+    """Map a server to no cell: its build request answers for it again.
+
+    Nova's object knows no way back from a cell.
+    """
+    mappings = context.session.query(api_models.InstanceMapping)
+    mappings.filter_by(instance_uuid=server).update({"cell_id": None})
+
+
+def _fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:
+    updates = {"vm_state": vm_states.ERROR, "task_state": None}
+    with nova_context.target_cell(context, cell) as targeted:
+        scheduler_utils.set_vm_state_and_notify(
+            targeted, instance.uuid, "compute_task", _METHOD, updates, error, None
+        )
+    try:
+        objects.BuildRequest.get_by_instance_uuid(context, instance.uuid).destroy()
+    except nova_exception.BuildRequestNotFound:
+        return

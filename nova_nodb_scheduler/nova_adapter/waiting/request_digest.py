@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By what a request that waits stands in a queue: what it needs, and what it is like.
+
+Two requests with one digest have equal chances at any moment, so that a scheduler looks
+at hosts once for both. Whatever a filter or a weigher may read of a request counts; ids,
+which differ and mean nothing, do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from nova.scheduler import utils as scheduler_utils
+
+from nova_nodb_scheduler.nova_adapter.waiting import wait_policy
+
+#: Fields of a RequestSpec that no decision depends on.
+_NEUTRAL_FIELDS = frozenset({"id", "instance_uuid", "retry", "security_groups", "limits"})
+#: Names that differ from one request to the next wherever they stand below one.
+_NEUTRAL_NAMES = frozenset(
+    {
+        "id",
+        "instance_uuid",
+        "created_at",
+        "updated_at",
+        "deleted_at",
+        "deleted",
+        "request_id",
+        "requester_id",
+        "port_id",
+        "arq_uuid",
+        "members",
+        "hosts",
+        "tag",
+    }
+)
+_VERSIONED = ("nova_object.changes", "nova_object.version")
+
+
+def needs(spec: Any) -> dict[str, int]:
+    """Return amounts by resource class of one server, as its allocation will be."""
+    merged = scheduler_utils.ResourceRequest.from_request_spec(spec).merged_resources()
+    return {str(name): int(amount) for name, amount in merged.items()}
+
+
+def queue(spec: Any, servers: int) -> str:
+    """Return the digest of a request for so many servers."""
+    fields = {
+        name: _plain(spec.fields[name].to_primitive(spec, name, getattr(spec, name)))
+        for name in spec.fields
+        if name not in _NEUTRAL_FIELDS and spec.obj_attr_is_set(name)
+    }
+    fields["scheduler_hints"] = {
+        name: value
+        for name, value in (fields.get("scheduler_hints") or {}).items()
+        if name not in wait_policy.HINTS and not name.startswith(wait_policy.INTERNAL_PREFIX)
+    }
+    group = spec.instance_group if spec.obj_attr_is_set("instance_group") else None
+    text = json.dumps(
+        [fields, None if group is None else group.uuid, servers], sort_keys=True, default=str
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            str(name): _plain(each)
+            for name, each in value.items()
+            if name not in _NEUTRAL_NAMES and name not in _VERSIONED
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,557 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps requests of a conductor as records, and parks those for which there is no room.
+
+One :class:`Attempt` is one run of Nova's ``schedule_and_build_instances`` for a request
+that may wait. Nova's method runs as it is; what it calls on its way takes the steps:
+
+======================================== ============================================
+Nova is about to                         step
+======================================== ============================================
+run at all                               the request is kept (``create``), or was taken
+ask for hosts                            none
+bury it for want of room, or of an       ``park``, and nothing is buried
+answer
+write to cells, cell0 included           ``begin``
+map a server to its cell, or delete its  none; it stops if it was overtaken
+build request
+send a server to its host                ``sent``
+return                                   ``finish``
+======================================== ============================================
+
+Whoever is overtaken stops where it is, by an exception that Nova's handlers do not catch.
+So does whoever cannot reach the back end for longer than a lease: the record stands, and
+the request is taken up when it can be. One that could not be kept goes on as in Nova.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import oslo_messaging
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting import (
+    abandoned_requests,
+    request_digest,
+    request_payload,
+    requests_in_hand,
+    wait_policy,
+    waiting_events,
+)
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
+
+LOG = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: What a scheduler's call ends in where there is no room, or no scheduler.
+NO_HOSTS = (nova_exception.NoValidHost, oslo_messaging.MessagingTimeout)
+
+_ENDINGS = {
+    pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
+    pending.Purpose.CANCEL: waiting_events.EventKind.CANCELLED,
+}
+
+_RETRY_SECONDS = 0.5
+#: Characters of a reason that a record keeps.
+_MOST_REASON = 500
+
+
+class LeftAlone(BaseException):
+    """This conductor has nothing more to do with the request."""
+
+
+@attrs.define(eq=False)
+class Attempt:
+    """A request in the hand of one thread of this conductor.
+
+    :ivar doubtful: of a creation whose outcome is not known, as it is to stand
+    :ivar has_begun: hosts were chosen, and cells may be written
+    :ivar is_cleaned: Nova has put all servers into ERROR itself
+    :ivar is_kept: False once it goes on without a record
+    :ivar under_way: seconds to look again after, for servers that were sent formerly
+    :ivar outcome: what is told of it when it has ended
+    """
+
+    request: pending.PendingRequest
+    doubtful: pending.PendingRequest | None = None
+    has_begun: bool = False
+    is_cleaned: bool = False
+    is_kept: bool = True
+    under_way: float = 0.0
+    outcome: waiting_events.EventKind | None = None
+
+    @property
+    def holding(self) -> pending_rules.Holding:
+        return pending_rules.holding_of(self.request)
+
+    def has(self, server: str) -> bool:
+        return self.is_kept and server in self.request.servers
+
+
+class WaitingConductor:
+    """The requests of one conductor that may wait; any thread.
+
+    :param owner: makes ids of holdings, each unlike any other
+    :param settings: who may wait
+    :param events: told what becomes of requests
+    :param pause: sleeps for some seconds
+    """
+
+    def __init__(
+        self,
+        ledger: pending_ledger.PendingLedger,
+        in_hand: requests_in_hand.RequestsInHand,
+        cipher: request_payload.PayloadCipher,
+        settings: wait_policy.WaitSettings,
+        owner: Callable[[], str],
+        abandoned: abandoned_requests.AbandonedRequests,
+        *,
+        events: waiting_events.EventSink | None = None,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._in_hand = in_hand
+        self._cipher = cipher
+        self._settings = settings
+        self._owner = owner
+        self._abandoned = abandoned
+        self._events = events
+        self._pause = pause
+        self._clock = clock
+        self._of_thread = threading.local()
+        #: How requests came out, by a word; for the log and for metrics.
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def start(self) -> None:
+        """Begin to hold requests; in the process that does."""
+        self._in_hand.start()
+
+    def stop(self) -> None:
+        """Hold none any more: what is in hand is others' when the leases end."""
+        self._in_hand.stop()
+
+    @property
+    def current(self) -> Attempt | None:
+        """What the calling thread has in hand."""
+        return getattr(self._of_thread, "attempt", None)
+
+    # -- from the API --------------------------------------------------------------------
+
+    def keep(self, context: Any, arguments: request_payload.BuildArguments) -> Attempt | None:
+        """Keep a request that may wait, before anything is done for it.
+
+        :returns: None for one that goes on as in Nova
+        :raises LeftAlone: it is kept already, and somebody has it
+        """
+        spec = arguments.request_specs[0]
+        terms = wait_policy.terms(
+            spec.flavor.extra_specs or {},
+            spec.scheduler_hints if "scheduler_hints" in spec and spec.scheduler_hints else {},
+            spec.project_id,
+            self._settings,
+        )
+        if terms is None:
+            return None
+        try:
+            return self._create(context, arguments, terms)
+        except Exception as error:
+            # Whatever it is: a request must not fail for want of a record.
+            LOG.warning(
+                "Request of server %(server)s cannot wait, and goes on as in Nova: %(error)s",
+                {"server": spec.instance_uuid, "error": error},
+                exc_info=not isinstance(error, errors.NodbError),
+            )
+            self.counts["not kept"] += 1
+            return None
+
+    def _create(
+        self,
+        context: Any,
+        arguments: request_payload.BuildArguments,
+        terms: wait_policy.WaitTerms,
+    ) -> Attempt:
+        request = self._newcomer(arguments.request_specs, terms)
+        payload = request_payload.pack(self._cipher, request.key, context, arguments)
+        created = self._ledger.create(request, payload)
+        if isinstance(created, pending_rules.Superseded):
+            LOG.info("Request %(key)s was asked twice", {"key": request.key})
+            raise LeftAlone
+        if isinstance(created, pending_ledger.MaybeCreated):
+            return Attempt(request, doubtful=request)
+        return Attempt(created)
+
+    def _newcomer(
+        self, specs: Sequence[Any], terms: wait_policy.WaitTerms
+    ) -> pending.PendingRequest:
+        spec, now = specs[0], self._ledger.now_seconds()
+        return pending.PendingRequest(
+            key=spec.instance_uuid,
+            servers=tuple(each.instance_uuid for each in specs),
+            project_id=spec.project_id or "",
+            user_id=(spec.user_id if "user_id" in spec else None) or "",
+            flavor=spec.flavor.name,
+            priority_class=terms.priority_class,
+            needs=request_digest.needs(spec),
+            queue=request_digest.queue(spec, len(specs)),
+            asked_at=now,
+            deadline_at=now + terms.wait_seconds,
+            state=pending.PendingState.SCHEDULING,
+            grant=pending.Grant(1, self._owner(), now + self._ledger.lease_seconds),
+        )
+
+    # -- one attempt -----------------------------------------------------------------------
+
+    def conduct(self, attempt: Attempt, build: Callable[[], None]) -> None:
+        """Run Nova's method for a request in hand, to whatever end.
+
+        An error that it raises passes through. The request ends with it only where Nova has
+        put its servers into ERROR; otherwise somebody takes it up when the lease ends.
+        """
+        self._of_thread.attempt = attempt
+        self._in_hand.add(attempt.holding)
+        try:
+            build()
+        except LeftAlone:
+            return
+        except Exception:
+            if attempt.is_cleaned:
+                self._end(attempt)
+            raise
+        else:
+            self._end(attempt)
+        finally:
+            self._in_hand.remove(attempt.holding)
+            self._of_thread.attempt = None
+
+    def _end(self, attempt: Attempt) -> None:
+        if not attempt.is_kept:
+            return
+        if attempt.under_way:
+            with contextlib.suppress(errors.NodbError):
+                self._ledger.rest(attempt.holding, attempt.under_way)
+            return
+        if self._in_hand.finish(attempt.holding) and attempt.outcome is not None:
+            self._tell(attempt.outcome, attempt.request)
+
+    def _tell(self, kind: waiting_events.EventKind, request: pending.PendingRequest) -> None:
+        if self._events is not None:
+            at_seconds = time.time()
+            self._events.publish(waiting_events.WaitingEvent(kind, request, at_seconds))
+
+    def choose(self, request_spec: Any, select: Callable[[], _T]) -> _T:
+        """Have Nova ask for hosts for the request in hand, as the attempt that it is.
+
+        :raises LeftAlone: there is no room, and it waits; or it is somebody else's
+        """
+        attempt = self.current
+        if attempt is None or not attempt.is_kept:
+            return select()
+        try:
+            with _hinted(request_spec, attempt.request):
+                chosen = select()
+        except NO_HOSTS as error:
+            if pending.QUEUE_FULL in str(error):
+                self.counts["queue full"] += 1
+                raise
+            self._park(attempt, _reason(error))
+            raise LeftAlone from error
+        self.begin()
+        return chosen
+
+    def begin(self) -> None:
+        """Say that cells are written for the request in hand.
+
+        :raises LeftAlone: it is somebody else's, or nobody can tell
+        """
+        attempt = self.current
+        if attempt is None or not attempt.is_kept or attempt.has_begun:
+            return
+        step = self._insist(
+            attempt, lambda: self._ledger.begin(attempt.holding, if_absent=attempt.doubtful)
+        )
+        if step is None:
+            return
+        self._stop_if_superseded(step)
+        attempt.has_begun, attempt.doubtful = True, None
+
+    def still_holds(self, server: str) -> None:
+        """Look whether the request is in hand still.
+
+        Not a fence, for that is ``sent``: it keeps who slept from taking a server away under
+        the hands of who came after.
+
+        :raises LeftAlone: it is somebody else's, or nobody can tell
+        """
+        attempt = self.current
+        if attempt is None or not attempt.has(server):
+            return
+        standing = self._insist(attempt, lambda: self._ledger.read(attempt.request.key))
+        if attempt.is_kept and not attempt.holding.is_of(standing):
+            self._stop_if_superseded(pending_rules.Superseded(standing))
+
+    def send(self, server: str) -> None:
+        """Say that a server is sent now.
+
+        :raises LeftAlone: it must not be
+        """
+        attempt = self.current
+        if attempt is None or not attempt.has(server):
+            return
+        tries = 0
+
+        def say() -> pending_rules.Step:
+            nonlocal tries
+            tries += 1
+            return self._ledger.sent(attempt.holding, server, again=tries > 1)
+
+        step = self._insist(attempt, say)
+        if step is not None:
+            self._stop_if_superseded(step)
+            attempt.outcome = waiting_events.EventKind.PLACED
+
+    def cleaned(self) -> None:
+        """Nova has put all servers of the request in hand into ERROR."""
+        if self.current is not None:
+            self.current.is_cleaned = True
+
+    def _park(self, attempt: Attempt, reason: str) -> None:
+        refusals = attempt.request.refusals
+        # The first refusal says that others are before it, or that there is no room: it is
+        # woken when that changes. Pauses are for what was told to fit, and did not.
+        pause = self._settings.queue.backoff_seconds(refusals) if refusals else 0.0
+        step = self._insist(
+            attempt,
+            lambda: self._ledger.park(attempt.holding, reason, pause, if_absent=attempt.doubtful),
+        )
+        if step is None:
+            raise nova_exception.NoValidHost(reason=reason)
+        self._stop_if_superseded(step)
+        self.counts["parked"] += 1
+        assert isinstance(step, pending.PendingRequest)
+        self._tell(waiting_events.EventKind.PARKED, step)
+        LOG.info(
+            "Request %(key)s waits for room: %(reason)s",
+            {"key": attempt.request.key, "reason": reason},
+        )
+
+    def _insist(self, attempt: Attempt, call: Callable[[], _T]) -> _T | None:
+        """Make a call to the back end until it answers, for the time of a lease.
+
+        :returns: None where the request goes on without a record, for none is known to stand
+        :raises LeftAlone: a record stands, and it does not answer
+        """
+        until = self._clock() + self._ledger.lease_seconds
+        while True:
+            try:
+                return call()
+            except errors.BackendUnavailable as error:
+                if self._clock() < until:
+                    self._pause(_RETRY_SECONDS)
+                    continue
+                if attempt.doubtful is not None:
+                    attempt.is_kept = False
+                    self.counts["not kept"] += 1
+                    LOG.warning(
+                        "Request %(key)s goes on as in Nova: %(error)s",
+                        {"key": attempt.request.key, "error": error},
+                    )
+                    return None
+                self._leave(attempt, str(error))
+            except errors.NodbError as error:
+                self._leave(attempt, str(error))
+
+    def _leave(self, attempt: Attempt, why: str) -> None:
+        self.counts["left"] += 1
+        LOG.warning(
+            "Request %(key)s is left to who takes it up next: %(why)s",
+            {"key": attempt.request.key, "why": why},
+        )
+        raise LeftAlone
+
+    def _stop_if_superseded(self, step: pending_rules.Step) -> None:
+        if isinstance(step, pending_rules.Superseded):
+            self.counts["overtaken"] += 1
+            LOG.info(
+                "A request was overtaken: it stands as %(standing)s", {"standing": step.standing}
+            )
+            raise LeftAlone
+
+    # -- from a scheduler --------------------------------------------------------------------
+
+    def dispatch(
+        self,
+        key: str,
+        attempt: int,
+        build: Callable[[Any, list[Any], request_payload.BuildArguments], None],
+        bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None],
+    ) -> None:
+        """Take a request that a scheduler granted, and try it; or end it where that is said.
+
+        A second cast of the same grant comes to nothing.
+
+        :param build: Nova's schedule_and_build_instances, given the user's context, the build
+            requests and what it was called with
+        :param bury: puts servers into ERROR in cell0, likewise, given the fault
+        """
+        step = self._ledger.take(key, attempt, self._owner())
+        if isinstance(step, pending_rules.Superseded):
+            self.counts["casts in vain"] += 1
+            return
+        taken = Attempt(step)
+        self.conduct(taken, lambda: self._try(taken, build, bury))
+
+    def _try(
+        self,
+        attempt: Attempt,
+        build: Callable[[Any, list[Any], request_payload.BuildArguments], None],
+        bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None],
+    ) -> None:
+        request = attempt.request
+        admin = nova_context.get_admin_context()
+        try:
+            remains = self._abandoned.clear(admin, request)
+        except abandoned_requests.NotCleared as error:
+            self._park(attempt, f"what a former attempt left is not cleared: {error}")
+            raise LeftAlone from error
+        if abandoned_requests.Remains.UNDER_WAY in remains.values():
+            attempt.under_way = abandoned_requests.SENT_SECONDS
+        servers = [
+            server
+            for server, remain in remains.items()
+            if remain is abandoned_requests.Remains.PLACE
+        ]
+        build_requests = _build_requests(admin, servers)
+        if not build_requests:
+            return
+        restored = self._restore(request)
+        now = self._ledger.now_seconds()
+        if isinstance(restored, errors.UndecodableRecord):
+            self._without_payload(attempt, build_requests, restored, bury, now)
+            return
+        context, arguments = restored
+        for each in build_requests:
+            each._context = context
+        arguments = _prepared(context, arguments, build_requests)
+        if request.grant.purpose is pending.Purpose.PLACE:
+            build(context, build_requests, arguments)
+        else:
+            bury(context, build_requests, arguments, _fault(request, now))
+            attempt.outcome = _ENDINGS[request.grant.purpose]
+            self.counts[request.grant.purpose.value] += 1
+
+    def _restore(
+        self, request: pending.PendingRequest
+    ) -> tuple[Any, request_payload.BuildArguments] | errors.UndecodableRecord:
+        try:
+            payload = self._ledger.read_payload(request.key)
+            if payload is None:
+                return errors.UndecodableRecord(f"the payload of request {request.key} is gone")
+            return request_payload.unpack(self._cipher, request.key, payload)
+        except errors.UndecodableRecord as error:
+            return error
+
+    def _without_payload(
+        self,
+        attempt: Attempt,
+        build_requests: list[Any],
+        error: errors.UndecodableRecord,
+        bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None],
+        now_seconds: float,
+    ) -> None:
+        """End a request that cannot be built; before its deadline an operator may mend it."""
+        request = attempt.request
+        LOG.error("Request %(key)s: %(error)s", {"key": request.key, "error": error})
+        if request.grant.purpose is pending.Purpose.PLACE and now_seconds < request.deadline_at:
+            self._park(attempt, str(error))
+            raise LeftAlone
+        self.counts["undecodable"] += 1
+        context = nova_context.get_admin_context()
+        specs = [_spec(context, each.instance_uuid) for each in build_requests]
+        arguments = request_payload.BuildArguments(
+            [spec for spec in specs if spec is not None], None, None, [], None, None
+        )
+        told = attrs.evolve(request, reason=str(error))
+        bury(context, build_requests, arguments, _fault(told, now_seconds))
+
+
+@contextlib.contextmanager
+def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
+    """Tell the scheduler by a hint whose hosts are asked for; it is never saved."""
+    had = spec.scheduler_hints if "scheduler_hints" in spec else None
+    was_changed = "scheduler_hints" in spec.obj_what_changed()
+    spec.scheduler_hints = {
+        **(had or {}),
+        pending.HINT: pending.hint(request.key, request.grant.attempt),
+    }
+    try:
+        yield
+    finally:
+        spec.scheduler_hints = had
+        if not was_changed:
+            spec.obj_reset_changes(["scheduler_hints"])
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, oslo_messaging.MessagingTimeout):
+        return "no scheduler answered"
+    return str(error)[:_MOST_REASON]
+
+
+def _build_requests(context: Any, servers: Sequence[str]) -> list[Any]:
+    found = []
+    for server in servers:
+        with contextlib.suppress(nova_exception.BuildRequestNotFound):
+            found.append(objects.BuildRequest.get_by_instance_uuid(context, server))
+    return found
+
+
+def _spec(context: Any, server: str) -> Any:
+    try:
+        return objects.RequestSpec.get_by_instance_uuid(context, server)
+    except nova_exception.RequestSpecNotFound:
+        return None
+
+
+def _prepared(
+    context: Any, arguments: request_payload.BuildArguments, build_requests: Sequence[Any]
+) -> request_payload.BuildArguments:
+    """Return what to call Nova with for those servers that are left, as of now."""
+    servers = [each.instance_uuid for each in build_requests]
+    left = arguments.of_servers(servers)
+    for spec in left.request_specs:
+        spec.num_instances = len(servers)
+        group = spec.instance_group if "instance_group" in spec else None
+        if group is not None:
+            # Who is in it, and where they are, has changed since.
+            try:
+                spec.instance_group = objects.InstanceGroup.get_by_uuid(context, group.uuid)
+            except nova_exception.InstanceGroupNotFound:
+                spec.instance_group = None
+                (spec.scheduler_hints or {}).pop("group", None)
+        spec.obj_reset_changes()
+    return left
+
+
+def _fault(request: pending.PendingRequest, now_seconds: float) -> Exception:
+    """Return what a user is told of a request that waited in vain."""
+    needs = ", ".join(f"{amount} {name}" for name, amount in sorted(request.needs.items()))
+    many = f" each for {len(request.unsent)} servers" if len(request.unsent) > 1 else ""
+    waited = max(0, round(now_seconds - request.asked_at))
+    reason = f"waited {waited} s for {needs}{many}"
+    if request.grant.purpose is pending.Purpose.CANCEL:
+        reason += ", and was cancelled by an operator"
+    fault: Exception = nova_exception.NoValidHost(reason=f"{reason}: {request.reason or 'no room'}")
+    return fault

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's ComputeTaskManager, whose creations of servers may wait for room.
+
+Only ``schedule_and_build_instances`` waits. What it calls on its way is the same here for
+all that a conductor does, and does nothing of its own in a thread that has no request in
+hand: moves, rebuilds, reschedules and requests that do not wait are Nova's to the letter.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import nova.conductor.manager
+import oslo_messaging
+
+from nova_nodb_scheduler.nova_adapter.waiting import (
+    conductor_rpc,
+    request_payload,
+    waiting_conductor,
+)
+
+
+class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ignore[misc]
+    """See the module."""
+
+    def __init__(self, waiting: waiting_conductor.WaitingConductor) -> None:
+        self._nodb_waiting = waiting
+        super().__init__()
+
+    @property
+    def compute_rpcapi(self) -> Any:
+        """Nova's, but that servers are sent with a word in their request's record."""
+        return self._nodb_sending
+
+    @compute_rpcapi.setter
+    def compute_rpcapi(self, api: Any) -> None:
+        # Nova makes another one when it is told to read its configuration again.
+        self._nodb_sending = _SendingApi(api, self._nodb_waiting.send)
+
+    def schedule_and_build_instances(
+        self,
+        context: Any,
+        build_requests: Any,
+        request_specs: Any,
+        image: Any,
+        admin_password: Any,
+        injected_files: Any,
+        requested_networks: Any,
+        block_device_mapping: Any,
+        tags: Any = None,
+    ) -> None:
+        """Build servers, or let them wait for room."""
+        arguments = request_payload.BuildArguments(
+            request_specs,
+            image,
+            admin_password,
+            injected_files,
+            requested_networks,
+            block_device_mapping,
+            tags,
+        )
+        try:
+            attempt = self._nodb_waiting.keep(context, arguments)
+        except waiting_conductor.LeftAlone:
+            return
+        build = functools.partial(self._nodb_build, context, build_requests, arguments)
+        if attempt is None:
+            build()
+        else:
+            self._nodb_waiting.conduct(attempt, build)
+
+    def nodb_dispatch(self, key: str, attempt: int) -> None:
+        """Try a request that a scheduler granted."""
+        self._nodb_waiting.dispatch(key, attempt, self._nodb_build, self._nodb_bury)
+
+    def _nodb_build(
+        self, context: Any, build_requests: Any, arguments: request_payload.BuildArguments
+    ) -> None:
+        super().schedule_and_build_instances(
+            context,
+            build_requests,
+            arguments.request_specs,
+            arguments.image,
+            arguments.admin_password,
+            arguments.injected_files,
+            arguments.requested_networks,
+            arguments.block_device_mapping,
+            arguments.tags,
+        )
+
+    def _nodb_bury(
+        self,
+        context: Any,
+        build_requests: Any,
+        arguments: request_payload.BuildArguments,
+        error: Exception,
+    ) -> None:
+        specs = arguments.request_specs
+        self._bury_in_cell0(
+            context,
+            specs[0] if specs else None,
+            error,
+            build_requests=build_requests,
+            block_device_mapping=arguments.block_device_mapping,
+            tags=arguments.tags,
+        )
+
+    # -- what Nova's methods call --------------------------------------------------------
+
+    def _schedule_instances(
+        self,
+        context: Any,
+        request_spec: Any,
+        instance_uuids: Any = None,
+        return_alternates: bool = False,
+    ) -> Any:
+        return self._nodb_waiting.choose(
+            request_spec,
+            functools.partial(
+                super()._schedule_instances,
+                context,
+                request_spec,
+                instance_uuids,
+                return_alternates=return_alternates,
+            ),
+        )
+
+    def _bury_in_cell0(self, *args: Any, **kwargs: Any) -> None:
+        self._nodb_waiting.begin()
+        super()._bury_in_cell0(*args, **kwargs)
+
+    def _map_instance_to_cell(self, context: Any, instance: Any, cell: Any) -> Any:
+        self._nodb_waiting.still_holds(instance.uuid)
+        return super()._map_instance_to_cell(context, instance, cell)
+
+    def _delete_build_request(
+        self, context: Any, build_request: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._nodb_waiting.still_holds(instance.uuid)
+        return super()._delete_build_request(context, build_request, instance, *args, **kwargs)
+
+    def _cleanup_build_artifacts(self, *args: Any, **kwargs: Any) -> None:
+        super()._cleanup_build_artifacts(*args, **kwargs)
+        self._nodb_waiting.cleaned()
+
+
+class _SendingApi:
+    """Nova's API of computes; told of each server before it is sent to be built.
+
+    :param send: raises where it must not be
+    """
+
+    def __init__(self, api: Any, send: Callable[[str], None]) -> None:
+        self._api = api
+        self._send = send
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def build_and_run_instance(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        self._send(instance.uuid)
+        return self._api.build_and_run_instance(context, instance, *args, **kwargs)
+
+
+class DispatchEndpoint:
+    """What schedulers cast to conductors; see :mod:`.conductor_rpc`."""
+
+    target = oslo_messaging.Target(namespace=conductor_rpc.NAMESPACE, version=conductor_rpc.VERSION)
+
+    def __init__(self, tasks: WaitingTaskManager) -> None:
+        self._tasks = tasks
+
+    def dispatch_pending(self, context: Any, key: str, attempt: int) -> None:
+        """Try a request that was granted, in the thread of the message."""
+        self._tasks.nodb_dispatch(key, attempt)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of requests that wait, followed into their order, and what changed on the way.
+
+One lock around everything: the order is not safe for threads, and requests that come ask
+for their place in it from the RPC server's threads.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.waiting import wait_queues
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
+
+_PENDING = known_namespaces.PENDING.name
+
+
+class Step(enum.Enum):
+    """What has become of a request since it was looked at last, as its record tells."""
+
+    #: There was no room for it.
+    PARKED = "parked"
+    #: Its servers are written to their cells, and sent.
+    BUILDING = "building"
+    #: Its record is gone.
+    GONE = "gone"
+    #: Anything else.
+    CHANGED = "changed"
+
+
+@attrs.frozen
+class Transition:
+    """One request's way.
+
+    :param request: as it stands; of one that is gone as it stood last
+    :param before: as it stood before; None of one that is new here
+    """
+
+    step: Step
+    request: pending.PendingRequest
+    before: pending.PendingRequest | None
+
+
+class FollowedRequests:
+    """All requests of one store, in their order.
+
+    :param make: makes an order of nobody
+    :ivar lock: to be held for each use of :attr:`queues`
+    :ivar queues: the order; another one after a new epoch
+    """
+
+    def __init__(
+        self,
+        store: host_state_store.HostStateStore,
+        make: Callable[[], wait_queues.WaitQueues],
+    ) -> None:
+        self._store = store
+        self._make = make
+        self._subscription = store.subscribe([_PENDING])
+        self.lock = threading.RLock()
+        self.queues = make()
+        self._resources: set[str] = set()
+        self._unreadable: dict[str, str] = {}
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """All resource classes that anybody asked for, sorted; they only become more."""
+        with self.lock:
+            return tuple(sorted(self._resources))
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Why records are none of a request, by key."""
+        with self.lock:
+            return dict(self._unreadable)
+
+    def follow(self, now: float) -> list[Transition]:
+        """Take over what the feed brought since the last call; return what changed.
+
+        One thread. After a new epoch, and at first, it is only told who is being built.
+
+        :param now: seconds by the back end's clock
+        """
+        with self.lock:
+            touched = self._subscription.drain()
+            view = self._store.snapshot().namespace(_PENDING)
+            if touched is None:
+                return list(self._begin_anew(view, now))
+            return list(self._changes(view, touched.get(_PENDING, ()), now))
+
+    def _begin_anew(self, view: store_snapshot.NamespaceView, now: float) -> Iterator[Transition]:
+        self.queues = self._make()
+        self._unreadable.clear()
+        for key, found in zip(view.row_keys(), view.digests(), strict=True):
+            if isinstance(found, errors.InvalidRecord):
+                self._unreadable[key] = str(found)
+                continue
+            self._put(found, now)
+            if found.state is pending.PendingState.BUILDING:
+                yield Transition(Step.BUILDING, found, None)
+
+    def _changes(
+        self, view: store_snapshot.NamespaceView, keys: Iterable[str], now: float
+    ) -> Iterator[Transition]:
+        for key in keys:
+            before = self.queues.get(key)
+            found = view.digest(key)
+            if isinstance(found, errors.InvalidRecord):
+                self._unreadable[key] = str(found)
+                self.queues.drop(key, now)
+                continue
+            self._unreadable.pop(key, None)
+            if found is None:
+                self.queues.drop(key, now)
+                if before is not None:
+                    yield Transition(Step.GONE, before, before)
+                continue
+            self._put(found, now)
+            yield Transition(_step(found, before), found, before)
+
+    def _put(self, request: pending.PendingRequest, now: float) -> None:
+        self._resources.update(name for name, amount in request.needs.items() if amount)
+        self.queues.put(request, now)
+
+
+def _step(request: pending.PendingRequest, before: pending.PendingRequest | None) -> Step:
+    was = None if before is None else before.state
+    if request.state is was:
+        return Step.CHANGED
+    if request.state is pending.PendingState.WAITING:
+        return Step.PARKED
+    if request.state is pending.PendingState.BUILDING:
+        return Step.BUILDING
+    return Step.CHANGED

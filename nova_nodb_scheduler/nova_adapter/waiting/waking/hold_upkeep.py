@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds hosts for those who have waited long: writes holds, and has the engine heed them.
+
+A hold stands in the request's record, and every scheduler leaves the host out of what it
+proposes to others. It takes nothing of the host and is no claim: the head still has to
+win one, and who does not know of a hold yet may be a moment faster. It ends by its
+lease, with the request, or when another host would need less.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests, pending_plans
+from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+
+LOG = logging.getLogger(__name__)
+
+#: How often it is looked for whom a host should be held.
+_LOOK_SECONDS = 2.0
+#: Between two attempts to hold a host for the same request.
+_AGAIN_SECONDS = 10.0
+
+
+class HoldUpkeep:
+    """Has hosts held that are to be; for the worker's thread alone.
+
+    :param hold_seconds: how long a host is held for one request
+    :param is_own: whether this worker writes the records of a digest
+    """
+
+    def __init__(
+        self,
+        followed: followed_requests.FollowedRequests,
+        plans: pending_plans.PendingPlans,
+        ledger: pending_ledger.PendingLedger,
+        hold_seconds: float,
+        is_own: Callable[[str], bool],
+    ) -> None:
+        self._followed = followed
+        self._plans = plans
+        self._ledger = ledger
+        self._hold_seconds = hold_seconds
+        self._is_own = is_own
+        self._look_at = float("-inf")
+        self._tried: dict[str, float] = {}
+
+    def run(self, now: float) -> None:
+        """Look for whom a host is to be held; hosts must be proved.
+
+        :raises BackendUnavailable: the others come with the next call
+        """
+        if now - self._look_at < _LOOK_SECONDS:
+            return
+        self._look_at = now
+        self._tried = {key: at for key, at in self._tried.items() if now - at < _AGAIN_SECONDS}
+        with self._followed.lock:
+            wanting = self._followed.queues.wanting_hold(now)
+        for request in wanting:
+            if request.key not in self._tried and self._is_own(request.queue):
+                self._tried[request.key] = now
+                self._hold(request, now)
+
+    def _hold(self, request: pending.PendingRequest, now: float) -> None:
+        found = self._plans.shortage(request)
+        if isinstance(found, pending_plans.NotTold):
+            return
+        with self._followed.lock:
+            host = self._followed.queues.choose_hold(
+                request, found.uuids, found.resources, found.free, found.whole, now
+            )
+        if host is None:
+            return
+        step = self._ledger.set_hold(request.key, host, self._hold_seconds)
+        if isinstance(step, pending.PendingRequest):
+            LOG.info(
+                "Host %(host)s is held for request %(key)s, which has waited %(seconds).0f s.",
+                {"host": host, "key": request.key, "seconds": now - request.asked_at},
+            )
+
+
+class HeldHosts:
+    """Has the engine propose held hosts to nobody else; for the worker's thread alone."""
+
+    def __init__(
+        self, followed: followed_requests.FollowedRequests, engine: engine_module.Engine
+    ) -> None:
+        self._followed = followed
+        self._engine = engine
+        self._told: dict[str, frozenset[str]] = {}
+
+    def run(self, now: float) -> None:
+        """Take over what the records say is held now."""
+        with self._followed.lock:
+            queues = self._followed.queues
+            holds: dict[str, frozenset[str]] = {}
+            for host, key in queues.held_hosts(now).items():
+                request = queues.get(key)
+                if request is not None:
+                    holds[host] = frozenset(request.servers)
+        if holds != self._told:
+            self._told = holds
+            self._engine.hold(holds)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the queue with Nova's API database: by one scheduler, by a lease, once a minute.
+
+A server that its user deleted while it waited has no build request any more. The plugin in
+nova-api takes it out of its request at once; what that misses is found here, in two looks a
+minute apart, for a database that replicates may be behind.
+
+A record that cannot be read says nothing of its deadline, or nothing that is believed. Its
+server would wait for ever: so once its time has passed, by its own word or else by the age
+of its build request and the longest wait that is allowed, it is replaced by one that says
+what is known and has expired. Then it ends as any other does. A record that a newer release
+wrote is left to that one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import pending, records
+from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests
+from nova_nodb_scheduler.observe import queue_metrics
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.records import leases
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+LEASE = "nodb-queue-reconciler"
+
+#: Between two looks.
+INTERVAL_SECONDS = 60.0
+#: Of the lease: another scheduler goes on after so long.
+LEASE_SECONDS = 3 * INTERVAL_SECONDS
+#: A request that has waited for less is not looked for.
+_YOUNG_SECONDS = 30.0
+#: Between two sweeps of payloads that have no record.
+_SWEEP_SECONDS = 3600.0
+#: Why a record that was replaced waits, for people.
+UNREADABLE = "its record could not be read"
+
+_PENDING = known_namespaces.PENDING
+
+#: From servers to when the build requests of those that have one were made, in seconds.
+MadeAt = Callable[[Collection[str]], Mapping[str, float]]
+
+
+@attrs.frozen
+class ReconcilerParts:
+    """What a reconciler works with.
+
+    :param holder: id of this worker, for the lease
+    :param unreadable: keys of records that cannot be read, of the store's and others
+    :param made_at: see :func:`.build_requests.made_at`; raises whatever a database does
+    :param max_wait_seconds: the longest that anybody may wait
+    :param clock: seconds by the back end's clock
+    """
+
+    synchronizer: contract.Synchronizer
+    ledger: pending_ledger.PendingLedger
+    followed: followed_requests.FollowedRequests
+    holder: str
+    unreadable: Callable[[], Iterable[str]]
+    made_at: MadeAt
+    max_wait_seconds: float
+    meter: queue_metrics.QueueMetrics
+    clock: Callable[[], float]
+
+
+class QueueReconciler:
+    """See the module. Has a thread; :meth:`look` is public for those who have none."""
+
+    def __init__(self, parts: ReconcilerParts) -> None:
+        self._parts = parts
+        self._lease = leases.LeaseKeeper(parts.synchronizer, LEASE, parts.holder, LEASE_SECONDS)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: Servers without a build request, as of the last look.
+        self._missing: frozenset[str] = frozenset()
+        self._swept_at = -math.inf
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="nodb-queue-reconciler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; the lease ends by itself, or is given up. Idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10.0)
+            self._thread = None
+
+    def _run(self) -> None:
+        complained = False
+        while not self._stop.wait(INTERVAL_SECONDS):
+            try:
+                if isinstance(self._lease.acquire(), leases.Lease):
+                    self.look()
+                else:
+                    self._missing = frozenset()
+                complained = False
+            except Exception:
+                # A database or a back end that is away; the next look finds the same.
+                if not complained:
+                    LOG.exception("The queue cannot be compared with Nova's API database.")
+                complained = True
+
+    def look(self) -> None:
+        """Look once. Blocks for the API database and the back end.
+
+        :raises Exception: whatever the database raises
+        :raises BackendUnavailable: what is left is found by the next look
+        """
+        now = self._parts.clock()
+        self._drop_deleted(now)
+        for key in sorted(set(self._parts.unreadable())):
+            self._end_unreadable(key, now)
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            removed = self._parts.ledger.sweep_payloads(_SWEEP_SECONDS)
+            if removed:
+                LOG.info("%(count)d payloads without a request are removed.", {"count": removed})
+
+    # -- servers that were deleted --------------------------------------------------------
+
+    def _drop_deleted(self, now: float) -> None:
+        with self._parts.followed.lock:
+            waiting = [
+                each
+                for each in self._parts.followed.queues.ordered(now)
+                if now - each.parked_at >= _YOUNG_SECONDS
+            ]
+        servers = {server: each.key for each in waiting for server in each.servers}
+        there = self._parts.made_at(servers)
+        missing = frozenset(servers.keys() - there.keys())
+        gone, self._missing = missing & self._missing, missing
+        for server in sorted(gone):
+            self._parts.ledger.drop_server(servers[server], server)
+        if gone:
+            LOG.info(
+                "%(count)d servers that waited for room were deleted, and wait no more.",
+                {"count": len(gone)},
+            )
+            self._parts.meter.reconciled(len(gone))
+
+    # -- records that cannot be read ----------------------------------------------------------
+
+    def _end_unreadable(self, key: str, now: float) -> None:
+        name = pending_ledger.record_key(key)
+        record = self._parts.synchronizer.read([name]).get(name)
+        if record is None or record.deleted:
+            return
+        state = _state_of(record)
+        if state is None or _is_request(key, state):
+            return
+        made = self._parts.made_at([key]).get(key)
+        if made is None:
+            # Nobody waits for it: its server was deleted, or is built.
+            self._write(records.Write(name, record.revision, deleted=True))
+            return
+        most = self._parts.max_wait_seconds
+        deadline = _number(state.get("deadline_at"))
+        if not 0 < deadline <= now + most:
+            deadline = made + most
+        if now < deadline:
+            return
+        LOG.error(
+            "The record of request %(key)s cannot be read, and its time is over: its server ends "
+            "in ERROR.",
+            {"key": key},
+        )
+        ended = _ended(key, state, made, deadline)
+        text = codec.encode(ended.to_state(), _PENDING.schema, record=str(name))
+        self._write(records.Write(name, record.revision, text))
+
+    def _write(self, write: records.Write) -> None:
+        # Who loses it was overtaken by a record that can be read, or finds this one next time.
+        self._parts.synchronizer.write([write])
+
+
+def _state_of(record: records.Record) -> dict[str, Any] | None:
+    """Return what of a record can be read; None where a newer release wrote it."""
+    try:
+        decoded = codec.decode(record.payload)
+    except errors.UndecodableRecord:
+        return {}
+    return None if decoded.schema.major > _PENDING.schema.major else decoded.state
+
+
+def _is_request(key: str, state: Mapping[str, Any]) -> bool:
+    try:
+        pending.of_state(key, state)
+    except pending.MalformedPending:
+        return False
+    return True
+
+
+def _ended(
+    key: str, state: Mapping[str, Any], made: float, deadline: float
+) -> pending.PendingRequest:
+    """Return a request with what is known of it, which waits and whose time is over."""
+    servers = _texts(state.get("servers")) or (key,)
+    grant = state.get("grant")
+    attempt = grant.get("attempt") if isinstance(grant, Mapping) else None
+    asked_at = _number(state.get("asked_at"))
+    return pending.PendingRequest(
+        key=key,
+        servers=servers if key in servers else (key, *servers),
+        sent=_texts(state.get("sent")),
+        project_id=_text(state.get("project_id")),
+        user_id=_text(state.get("user_id")),
+        flavor=_text(state.get("flavor")),
+        priority_class=_text(state.get("class")),
+        needs={},
+        queue=_text(state.get("queue")),
+        asked_at=asked_at if asked_at > 0 else made,
+        deadline_at=deadline,
+        parked_at=made,
+        state=pending.PendingState.WAITING,
+        grant=pending.Grant(attempt if type(attempt) is int and attempt > 0 else 1, "", 0.0),
+        reason=UNREADABLE,
+    )
+
+
+def _number(value: object) -> float:
+    """Return a number; NaN for what is none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        return ()
+    return tuple(value for value in values if isinstance(value, str) and value)

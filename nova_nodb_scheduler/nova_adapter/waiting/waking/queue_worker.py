@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wakes requests that wait: looks at what happened, finds whom it helps, grants.
+
+One thread. A round takes over the records that came, grants what time demands, looks at
+hosts whose room grew, and has those tried whom that helps, in their order. Hosts are
+asked for on columns, with grants in flight taken off; the conductor that is told then
+asks a scheduler as ever, so that a mistake here costs an attempt and no more.
+
+While the states in memory are not proved nobody is woken: growth is not lost by that, it
+is found in the first round behind. What has to end (deadlines, leases) ends all the same.
+
+Every scheduler goes through all of this and comes to the same order. A request whose
+digest is another's is left to that one for :data:`TAKE_OVER_SECONDS`, and then granted by
+whoever finds it still waiting: a scheduler that died, or sleeps, stops nobody.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
+from nova_nodb_scheduler.nova_adapter.waiting.waking import (
+    followed_requests,
+    pending_plans,
+    queue_grants,
+)
+from nova_nodb_scheduler.observe import queue_metrics
+from nova_nodb_scheduler.scheduling.frame import room_growth
+from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
+from nova_nodb_scheduler.scheduling.waiting import (
+    grown_hosts,
+    request_book,
+    wait_queues,
+    wake_ups,
+)
+
+LOG = logging.getLogger(__name__)
+
+#: How long what is another scheduler's to grant is left to it.
+TAKE_OVER_SECONDS = 3.0
+#: Hosts that one walk is for at most; of more that grew at once there are several.
+_HOSTS_AT_ONCE = 256
+#: Between two rounds at least: changes of hosts come in crowds.
+_LEAST_PAUSE_SECONDS = 0.02
+#: Between two rounds at most, whatever happens: time passes without an event, too.
+_MOST_PAUSE_SECONDS = 0.5
+_SWEEP_SECONDS = 1.0
+#: After an unexpected error.
+_FAILURE_SECONDS = 1.0
+#: Walks of one round for requests that came, before events are looked at again.
+_FRESH_AT_ONCE = 16
+#: What is remembered of digests and requests that others are to grant, or nobody can plan.
+_MOST_REMEMBERED = 10_000
+
+
+class Owners(Protocol):
+    """Says whose requests are."""
+
+    def is_own(self, digest: str) -> bool:
+        """Say whether this worker grants the requests of a digest."""
+
+
+class Usage(Protocol):
+    """Counts what projects use."""
+
+    def begun(self, request: pending.PendingRequest, now: float) -> None:
+        """Count a request whose servers are written to their cells, and not known there yet."""
+
+
+class Upkeep(Protocol):
+    """What is done beside waking, now and then, in the worker's thread."""
+
+    def run(self, now: float) -> None:
+        """Do what is due; may block for the back end."""
+
+
+@attrs.frozen
+class WorkerParts:
+    """What a worker works with.
+
+    :param engine: whose hosts are looked at
+    :param catch_up: brings the engine's hosts to the store's present
+    :param is_following: whether the feed is followed at all
+    :param upkeep: run in order, in each round; those that need hosts proved come with
+        ``proved_upkeep``
+    :param granted: told of requests that this worker granted to be placed
+    :param observed: told of what became of requests that are this worker's
+    :param clock: seconds by the back end's clock
+    """
+
+    followed: followed_requests.FollowedRequests
+    plans: pending_plans.PendingPlans
+    grants: queue_grants.QueueGrants
+    owners: Owners
+    engine: engine_module.Engine
+    catch_up: Callable[[], Any]
+    is_following: Callable[[], bool]
+    meter: queue_metrics.QueueMetrics
+    granted: Sequence[waiting_events.EventSink]
+    observed: Sequence[waiting_events.EventSink]
+    clock: Callable[[], float]
+    upkeep: Sequence[Upkeep] = ()
+    proved_upkeep: Sequence[Upkeep] = ()
+    usages: Sequence[Usage] = ()
+    monotonic: Callable[[], float] = time.monotonic
+
+
+@attrs.define
+class _Pacing:
+    """When a digest of which memory tells nothing is tried again."""
+
+    attempts: int = 0
+    next_at: float = 0.0
+
+
+class QueueWorker:
+    """See the module. Made per start; :meth:`round` is public for those who have no thread.
+
+    :ivar proved: whether hosts could be looked at in the last round
+    """
+
+    def __init__(self, parts: WorkerParts) -> None:
+        self._parts = parts
+        self._event = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._growth: room_growth.RoomGrowth | None = None
+        self._sweep_at = 0.0
+        #: By key: the attempt that another is to grant, and since when.
+        self._left: collections.OrderedDict[str, tuple[int, float]] = collections.OrderedDict()
+        self._untold: collections.OrderedDict[str, _Pacing] = collections.OrderedDict()
+        #: Requests that this worker granted, as their records stood then: the feed may bring
+        #: nothing more of one but that it is gone.
+        self._granted: collections.OrderedDict[str, pending.PendingRequest] = (
+            collections.OrderedDict()
+        )
+        #: Requests whose servers are among what hosts use as of the next catch-up.
+        self._showing: list[str] = []
+        self._why_unproved = ""
+        self.proved = False
+
+    # -- life -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; in the worker process, after the feed was started."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="nodb-queue", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; grants that were made stand. Idempotent."""
+        self._stop.set()
+        self._event.set()
+        if self._thread is not None:
+            self._thread.join(10.0)
+            self._thread = None
+        self.proved = False
+
+    def wake(self) -> None:
+        """Say that something happened; from any thread."""
+        self._event.set()
+
+    def is_running(self) -> bool:
+        """Say whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        complained = False
+        while not self._stop.is_set():
+            self._event.wait(self._pause_seconds())
+            self._event.clear()
+            if self._stop.is_set():
+                return
+            try:
+                self.round()
+                complained = False
+            except errors.BackendUnavailable as error:
+                # It is tried again; the feed says loudly enough what is wrong.
+                LOG.info("Nobody is woken for the moment: %(error)s", {"error": error})
+                self._stop.wait(_FAILURE_SECONDS)
+            except Exception:
+                self._parts.meter.failed()
+                if not complained:
+                    LOG.exception("Requests that wait could not be looked at.")
+                complained = True
+                self._stop.wait(_FAILURE_SECONDS)
+            self._stop.wait(_LEAST_PAUSE_SECONDS)
+
+    def _pause_seconds(self) -> float:
+        with self._parts.followed.lock:
+            due_at = self._parts.followed.queues.next_due_at()
+        if due_at is None:
+            return _MOST_PAUSE_SECONDS
+        return min(max(due_at - self._parts.clock(), 0.0), _MOST_PAUSE_SECONDS)
+
+    # -- a round ----------------------------------------------------------------------
+
+    def round(self) -> None:
+        """Look at what happened since the last one. Blocks for the back end and the bus.
+
+        :raises BackendUnavailable: some of it is looked at again in the next round
+        """
+        parts = self._parts
+        if not parts.is_following():
+            self.proved = False
+            return
+        began = parts.monotonic()
+        now = parts.clock()
+        for transition in parts.followed.follow(now):
+            self._note(transition, now)
+        self._grant_due(now)
+        for each in parts.upkeep:
+            each.run(now)
+        self._wake_whom_it_helps(now)
+        parts.meter.round_took(parts.monotonic() - began)
+
+    def _wake_whom_it_helps(self, now: float) -> None:
+        parts = self._parts
+        try:
+            view = parts.plans.view()
+        except pending_plans.StatesNotProved as why:
+            self._tell_unproved(str(why))
+            return
+        try:
+            self._tell_unproved("")
+            for growth in self._look_at_hosts():
+                self._walk(functools.partial(self._queues.wake, growth, now), view, now)
+            for growth in self._released():
+                self._walk(functools.partial(self._queues.wake, growth, now), view, now)
+            for _ in range(_FRESH_AT_ONCE):
+                if not self._walk(functools.partial(self._queues.wake_fresh, now), view, now):
+                    break
+            if now >= self._sweep_at:
+                self._sweep_at = now + _SWEEP_SECONDS
+                self._walk(functools.partial(self._queues.sweep, now), view, now)
+            for each in parts.proved_upkeep:
+                each.run(now)
+        except pending_plans.StatesNotProved as why:
+            self._tell_unproved(str(why))
+
+    @property
+    def _queues(self) -> wait_queues.WaitQueues:
+        return self._parts.followed.queues
+
+    def _tell_unproved(self, why: str) -> None:
+        if why and why != self._why_unproved:
+            LOG.warning(
+                "Requests that wait are not woken, for hosts are not proved: %(why)s.", {"why": why}
+            )
+        elif not why and self._why_unproved:
+            LOG.info("Requests that wait are woken again.")
+        self._why_unproved = why
+        self.proved = not why
+
+    # -- what happened ------------------------------------------------------------------
+
+    def _look_at_hosts(self) -> list[grown_hosts.Growth]:
+        """Return the hosts that grew since the last look, some hundreds together."""
+        parts = self._parts
+        parts.catch_up()
+        resources = parts.followed.resources
+        found: list[grown_hosts.Growth] = []
+        with parts.engine.lock:
+            frame = parts.engine.frame
+            growths = [self._growth] if self._growth is not None else []
+            if self._growth is None or self._growth.resources != resources:
+                # The former one is asked once more: what grew by it is not lost.
+                self._growth = room_growth.RoomGrowth(resources)
+                growths.append(self._growth)
+            for growth in growths:
+                for grown in growth.look(frame):
+                    found += _growths(frame, growth.resources, grown)
+        with parts.followed.lock:
+            now = parts.clock()
+            for key in self._showing:
+                self._queues.show(key, now)
+        self._showing.clear()
+        return found
+
+    def _released(self) -> list[grown_hosts.Growth]:
+        """Return the hosts on which a grant came to nothing, or a hold ended."""
+        parts = self._parts
+        assert self._growth is not None
+        with parts.followed.lock:
+            uuids = self._queues.take_released()
+        if not uuids:
+            return []
+        with parts.engine.lock:
+            frame = parts.engine.frame
+            rows = [row for uuid in uuids if (row := frame.row_of(uuid)) is not None]
+            at = np.array(rows, np.intp)
+            grown = room_growth.GrownRows(at, self._growth.free(frame, at))
+            return list(_growths(frame, self._growth.resources, grown))
+
+    def _note(self, transition: followed_requests.Transition, now: float) -> None:
+        """Take in what became of a request; tell of it where it is this worker's."""
+        request = transition.request
+        if transition.step is followed_requests.Step.GONE:
+            granted = self._granted.pop(request.key, None)
+            if granted is not None and granted.grant.attempt > request.grant.attempt:
+                request = granted
+                transition = attrs.evolve(transition, request=granted)
+        if request.state is not pending.PendingState.WAITING:
+            self._left.pop(request.key, None)
+        if transition.step is followed_requests.Step.BUILDING:
+            self._showing.append(request.key)
+            self._untold.pop(request.queue, None)
+            for usage in self._parts.usages:
+                usage.begun(request, now)
+        if not self._parts.owners.is_own(request.queue):
+            return
+        kind = _kind(transition)
+        if kind is not None:
+            self._tell(self._parts.observed, kind, request, now)
+        if transition.step is followed_requests.Step.GONE and request.parked_at:
+            waited_seconds = now - request.asked_at
+            self._parts.meter.left(request.priority_class, _ending(request), waited_seconds)
+
+    @staticmethod
+    def _tell(
+        sinks: Sequence[waiting_events.EventSink],
+        kind: waiting_events.EventKind,
+        request: pending.PendingRequest,
+        now: float,
+    ) -> None:
+        for sink in sinks:
+            sink.publish(waiting_events.WaitingEvent(kind, request, now))
+
+    # -- grants -------------------------------------------------------------------------
+
+    def _grant_due(self, now: float) -> None:
+        """Grant what time demands: deadlines that passed, holders that fell silent."""
+        parts = self._parts
+        with parts.followed.lock:
+            dues: Sequence[request_book.Due] = self._queues.advance(now)
+        for due in dues:
+            if not self._is_ours(due.request, due.attempt, now):
+                continue
+            LOG.info(
+                "Request %(key)s is granted again (%(purpose)s): %(reason)s.",
+                {
+                    "key": due.request.key,
+                    "purpose": due.purpose.value,
+                    "reason": due.reason.value,
+                },
+            )
+            standing = parts.grants.grant(due.request, due.purpose)
+            if standing is None:
+                continue
+            self._remember(standing)
+            with parts.followed.lock:
+                self._queues.regranted(due, standing.grant.until_seconds, now)
+
+    def _remember(self, standing: pending.PendingRequest) -> None:
+        self._granted[standing.key] = standing
+        self._granted.move_to_end(standing.key)
+        if len(self._granted) > _MOST_REMEMBERED:
+            self._granted.popitem(last=False)
+
+    def _is_ours(self, request: pending.PendingRequest, attempt: int, now: float) -> bool:
+        """Say whether this worker grants an attempt: it is its own, or its owner let it lie."""
+        if self._parts.owners.is_own(request.queue):
+            return True
+        left = self._left.get(request.key)
+        if left is None or left[0] != attempt:
+            self._left[request.key] = (attempt, now)
+            self._left.move_to_end(request.key)
+            if len(self._left) > _MOST_REMEMBERED:
+                self._left.popitem(last=False)
+            return False
+        return now - left[1] >= TAKE_OVER_SECONDS
+
+    def _walk(self, make: Callable[[], wake_ups.WakeUp], view: Any, now: float) -> bool:
+        """Go through the candidates of a wake-up; say whether there was one."""
+        lock = self._parts.followed.lock
+        with lock:
+            queues, walk = self._queues, make()
+        is_any = False
+        while not self._stop.is_set():
+            with lock:
+                if self._queues is not queues:
+                    return is_any
+                candidate = walk.next()
+                charged = _copied(queues.charged()) if candidate is not None else {}
+            if candidate is None:
+                return is_any
+            is_any = True
+            try:
+                self._try(walk, candidate, charged, view, now)
+            except pending_plans.StatesNotProved:
+                with lock:
+                    walk.refused()
+                raise
+            except errors.BackendUnavailable:
+                with lock:
+                    # Left alone until its record tells what became of it.
+                    walk.lost()
+                raise
+        return is_any
+
+    def _try(
+        self,
+        walk: wake_ups.WakeUp,
+        candidate: wake_ups.Candidate,
+        charged: pending_plans.Amounts,
+        view: Any,
+        now: float,
+    ) -> None:
+        """Plan a candidate, and answer for it."""
+        parts, request = self._parts, candidate.request
+        # The room of one server was told less all charges; several need other hosts, too.
+        among = candidate.hosts if len(request.unsent) == 1 else None
+        fit = parts.plans.fit(
+            request, view, among=among, charged=None if among is not None else charged
+        )
+        result = "does not fit"
+        if isinstance(fit, pending_plans.NotTold):
+            hosts = candidate.hosts[:1] if candidate.hosts else ()
+            if not self._may_be_tried_blindly(request, fit, now):
+                fit, result = pending_plans.NoRoom(), "cannot be told"
+        elif isinstance(fit, pending_plans.ServersFit):
+            hosts = fit.hosts
+        with parts.followed.lock:
+            if isinstance(fit, pending_plans.NoRoom):
+                walk.refused()
+                parts.meter.looked_at(result)
+                return
+            if not self._is_ours(request, candidate.attempt, now):
+                walk.left(hosts, now + TAKE_OVER_SECONDS)
+                parts.meter.looked_at("left")
+                return
+        standing = parts.grants.grant(request, host=hosts[0] if hosts else "")
+        with parts.followed.lock:
+            if standing is None:
+                walk.lost()
+                parts.meter.looked_at("lost")
+                return
+            walk.granted(hosts, standing.grant.until_seconds)
+        self._remember(standing)
+        parts.meter.looked_at("granted")
+        kind = waiting_events.EventKind.DISPATCHED
+        self._tell((*parts.granted, *parts.observed), kind, standing, now)
+
+    def _may_be_tried_blindly(
+        self, request: pending.PendingRequest, why: pending_plans.NotTold, now: float
+    ) -> bool:
+        """Say whether a request of which memory tells nothing is tried: one of its kind at a time.
+
+        Only an attempt tells whether it fits, and there may be thousands of them.
+        """
+        pacing = self._untold.setdefault(request.queue, _Pacing())
+        self._untold.move_to_end(request.queue)
+        if len(self._untold) > _MOST_REMEMBERED:
+            self._untold.popitem(last=False)
+        if now < pacing.next_at:
+            return False
+        if not pacing.attempts:
+            LOG.info(
+                "Whether requests like %(key)s fit cannot be told from memory (%(why)s): one of "
+                "them is tried now and then.",
+                {"key": request.key, "why": why.reason},
+            )
+        pacing.next_at = now + min(2.0**pacing.attempts, 60.0)
+        pacing.attempts += 1
+        return True
+
+
+def _growths(
+    frame: Any, resources: tuple[str, ...], grown: room_growth.GrownRows
+) -> Iterator[grown_hosts.Growth]:
+    """Return hosts that grew as the order takes them, some hundreds at a time."""
+    for start in range(0, len(grown), _HOSTS_AT_ONCE):
+        part = slice(start, start + _HOSTS_AT_ONCE)
+        places = frame.places_of(grown.rows[part].tolist())
+        there = [at for at, place in enumerate(places) if place is not None]
+        yield grown_hosts.Growth(
+            [places[at].uuid for at in there],
+            resources,
+            grown.after[part][there],
+            None if grown.before is None else grown.before[part][there],
+        )
+
+
+def _copied(charged: Any) -> dict[str, dict[str, int]]:
+    return {host: dict(amounts) for host, amounts in charged.items()}
+
+
+def _ending(request: pending.PendingRequest) -> str:
+    """Return how a request left the queue that is gone; as it stood last."""
+    if request.grant.purpose is pending.Purpose.EXPIRE:
+        return "expired"
+    if request.grant.purpose is pending.Purpose.CANCEL:
+        return "cancelled"
+    return "deleted" if request.state is pending.PendingState.WAITING else "dispatched"
+
+
+def _kind(transition: followed_requests.Transition) -> waiting_events.EventKind | None:
+    """Return what is told of a transition; None for nothing."""
+    request, before = transition.request, transition.before
+    if transition.step is followed_requests.Step.PARKED:
+        first = before is None or not before.parked_at
+        return waiting_events.EventKind.PARKED if first else None
+    if transition.step is not followed_requests.Step.GONE:
+        return None
+    if request.grant.purpose is pending.Purpose.EXPIRE:
+        return waiting_events.EventKind.EXPIRED
+    if request.grant.purpose is pending.Purpose.CANCEL:
+        return waiting_events.EventKind.CANCELLED
+    is_placed = bool(request.sent) or request.state is pending.PendingState.BUILDING
+    return waiting_events.EventKind.PLACED if is_placed else None

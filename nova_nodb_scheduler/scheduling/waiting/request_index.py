@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All requests that are known, filed by who may be tried; kept in order as shares and ages change.
+
+What one call does has a bound: a project whose share changes has its lines moved, some now
+and, where it has very many, the rest with the next calls.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+
+import sortedcontainers
+
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.scheduling.waiting import (
+    backlog,
+    fair_share,
+    ordered_items,
+    queue_settings,
+    shape_index,
+    shared_parts,
+    waiting_lines,
+)
+
+#: Lines that one call moves because shares or ages changed.
+MOST_MOVED = 256
+
+_QueueKey = tuple[str, int, Mapping[str, int]]
+
+
+class RequestIndex:
+    """Entries by key, in lines, queues and shapes; O(log n) a request. Not safe for threads."""
+
+    def __init__(
+        self,
+        settings: queue_settings.QueueSettings,
+        shares: fair_share.FairShare,
+        shapes: shape_index.ShapeIndex,
+    ) -> None:
+        self.settings = settings
+        self.shapes = shapes
+        self.entries: dict[str, waiting_lines.Entry] = {}
+        #: Queues that somebody waits in for a first try, and all of them in turn.
+        self.fresh: collections.deque[waiting_lines.Queue] = collections.deque()
+        self.swept: collections.deque[waiting_lines.Queue] = collections.deque()
+        self._shares = shares
+        self._is_fair = settings.order is queue_settings.Order.FAIR
+        self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
+        self._parts = shared_parts.SharedParts()
+        self._queues: dict[_QueueKey, waiting_lines.Queue] = {}
+        self._lines: dict[tuple[waiting_lines.Queue, str, int, int], waiting_lines.Line] = {}
+        self._projects: dict[str, waiting_lines.Project] = {}
+        #: (when, number, line): when lines count as a greater class.
+        self._rises: sortedcontainers.SortedList = sortedcontainers.SortedList()
+        self._numbers = itertools.count()
+        self._to_move: dict[waiting_lines.Line, None] = {}
+        self._now = 0.0
+
+    def enter(self, request: pending.PendingRequest) -> waiting_lines.Entry:
+        """Return the entry of a request, a new one or the one it has, with this state of it.
+
+        It stands in no line; :meth:`file` puts it into one.
+        """
+        request = self._parts.share(request)
+        entry = self.entries.get(request.key)
+        if entry is not None:
+            self.leave(entry)
+        queue = self._queue(request)
+        queue.requests += 1
+        self._project(request.project_id).requests += 1
+        if entry is None:
+            entry = waiting_lines.Entry(request, queue)
+        else:
+            entry.request, entry.queue = request, queue
+        self.entries[request.key] = entry
+        return entry
+
+    def leave(self, entry: waiting_lines.Entry) -> None:
+        """Forget a request; what else is known of the entry stays."""
+        self.unfile(entry)
+        request, queue = entry.request, entry.queue
+        del self.entries[request.key]
+        queue.requests -= 1
+        if not queue.requests:
+            del self._queues[_queue_key(request)]
+        project = self._projects[request.project_id]
+        project.requests -= 1
+        if not project.requests:
+            del self._projects[request.project_id]
+
+    def file(self, entry: waiting_lines.Entry, stage: waiting_lines.Stage, now: float) -> None:
+        """Move a request to a stage, into or out of the lines."""
+        self._now = max(self._now, now)
+        self.unfile(entry)
+        entry.stage = stage
+        request, queue = entry.request, entry.queue
+        class_index = self.settings.class_index(request.priority_class)
+        if stage is waiting_lines.Stage.READY or (
+            # Nobody goes before the first one, because that one rests.
+            self._is_strict and stage is waiting_lines.Stage.RESTING
+        ):
+            line = self._line(queue, request, class_index)
+            line.requests.add((request.asked_at, request.key))
+            entry.line = line
+            queue.ready += 1
+            self._place(line)
+            if not queue.is_swept:
+                queue.is_swept = True
+                self.swept.append(queue)
+        elif backlog.is_parked(request):
+            tier = waiting_lines.tier(request.rank, class_index)
+            entry.elsewhere = (tier, request.asked_at, request.key)
+            if queue.elsewhere is None:
+                queue.elsewhere = ordered_items.OrderedItems()
+            queue.elsewhere.add(entry.elsewhere)
+
+    def unfile(self, entry: waiting_lines.Entry) -> None:
+        """Take a request out of the lines."""
+        line, queue = entry.line, entry.queue
+        if entry.elsewhere is not None and queue.elsewhere is not None:
+            queue.elsewhere.remove(entry.elsewhere)
+            entry.elsewhere = None
+            if not queue.elsewhere:
+                queue.elsewhere = None
+        if line is None:
+            return
+        line.requests.remove((entry.request.asked_at, entry.request.key))
+        entry.line = None
+        queue.ready -= 1
+        self._place(line)
+        if not line.requests:
+            self._forget(line)
+
+    def freshen(self, queue: waiting_lines.Queue) -> None:
+        """Have the first of a queue tried, though no host grew."""
+        if not queue.is_fresh:
+            queue.is_fresh = True
+            self.fresh.append(queue)
+
+    def first_entry(self, line: waiting_lines.Line) -> waiting_lines.Entry:
+        """Return the first request of a line that has one."""
+        head = line.requests.first()
+        if head is None:
+            raise LookupError("a line without requests stands in the order")
+        return self.entries[head[1]]
+
+    def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
+        """Return where a request stands among all, or would."""
+        settings = self.settings
+        class_index = settings.class_index(request.priority_class)
+        level = settings.level(class_index, now - request.asked_at)
+        return (
+            waiting_lines.tier(request.rank, level),
+            self._share(request.project_id),
+            request.asked_at,
+            request.key,
+        )
+
+    def queue_of(self, request: pending.PendingRequest) -> waiting_lines.Queue | None:
+        """Return the queue in which requests equal to this one are; None where there is none."""
+        return self._queues.get(_queue_key(request))
+
+    def reshare(self, project: str) -> None:
+        """Note that a project's share may have changed."""
+        known = self._projects.get(project)
+        if known is None or not self._is_fair:
+            return
+        share = self._shares.share(project)
+        if share != known.share:
+            known.share = share
+            self._to_move.update(dict.fromkeys(known.lines))
+
+    def reshare_all(self) -> None:
+        """Note that every project's share may have changed; O(projects that wait)."""
+        for project in list(self._projects):
+            self.reshare(project)
+
+    def move_due(self, now: float) -> bool:
+        """Put lines where they belong by their shares and ages, some of them.
+
+        :returns: whether there are more
+        """
+        self._now = max(self._now, now)
+        for _ in range(MOST_MOVED):
+            if not self._to_move:
+                break
+            line, _ = self._to_move.popitem()
+            self._place(line)
+        for _ in range(MOST_MOVED):
+            if not self._rises or self._rises[0][0] > self._now:
+                break
+            self._place(self._rises[0][2])
+        return bool(self._to_move) or bool(self._rises and self._rises[0][0] <= now)
+
+    def next_rise_at(self) -> float | None:
+        """Return when the next line counts as a greater class."""
+        return float(self._rises[0][0]) if self._rises else None
+
+    def lines(self) -> Iterator[waiting_lines.Line]:
+        """Yield all lines, in no order."""
+        return iter(self._lines.values())
+
+    def _place(self, line: waiting_lines.Line) -> None:
+        self.shapes.place(line, self._now)
+        old = line.rise
+        if old is not None:
+            if old[0] == line.rises_at:
+                return
+            self._rises.remove(old)
+            line.rise = None
+        if line.rises_at < math.inf:
+            line.rise = (line.rises_at, next(self._numbers), line)
+            self._rises.add(line.rise)
+
+    def _forget(self, line: waiting_lines.Line) -> None:
+        del self._lines[line.queue, line.project.name, line.class_index, line.rank]
+        line.project.lines.discard(line)
+        self._to_move.pop(line, None)
+
+    def _share(self, project: str) -> float:
+        return self._shares.share(project) if self._is_fair else 0.0
+
+    def _project(self, name: str) -> waiting_lines.Project:
+        found = self._projects.get(name)
+        if found is None:
+            found = self._projects[name] = waiting_lines.Project(name, self._share(name))
+        return found
+
+    def _queue(self, request: pending.PendingRequest) -> waiting_lines.Queue:
+        key = _queue_key(request)
+        found = self._queues.get(key)
+        if found is None:
+            levels = len(self.settings.classes)
+            found = waiting_lines.Queue(request.queue, len(request.servers), request.needs, levels)
+            self._queues[key] = found
+        return found
+
+    def _line(
+        self, queue: waiting_lines.Queue, request: pending.PendingRequest, class_index: int
+    ) -> waiting_lines.Line:
+        key = (queue, request.project_id, class_index, request.rank)
+        found = self._lines.get(key)
+        if found is None:
+            project = self._projects[request.project_id]
+            found = waiting_lines.Line(queue, project, class_index, request.rank)
+            self._lines[key] = found
+            project.lines.add(found)
+        return found
+
+
+def _queue_key(request: pending.PendingRequest) -> _QueueKey:
+    return request.queue, len(request.servers), request.needs

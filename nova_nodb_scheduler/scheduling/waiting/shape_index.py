@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which shapes fit into some room, in the order of their first requests.
+
+One row of arrays for each shape: what a server takes, and the order key of the first
+request. An event looks at all rows at once: some nanoseconds for each. Shapes are those of
+flavors; where there are more than :data:`MOST_EXACT` of them, further ones share a row
+with those that are alike by powers of two. So rows have a bound, whatever waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import immutables
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.scheduling.waiting import (
+    queue_settings,
+    resource_axis,
+    waiting_lines,
+)
+
+#: Shapes with a row of their own.
+MOST_EXACT = 4096
+
+_FIRST_ROWS = 64
+
+
+class ShapeIndex:
+    """Lines by shape and level; see :mod:`waiting_lines`. Not safe for threads.
+
+    :param most_exact: rows beyond which shapes share one
+    """
+
+    def __init__(
+        self, settings: queue_settings.QueueSettings, *, most_exact: int = MOST_EXACT
+    ) -> None:
+        self.axis = resource_axis.ResourceAxis()
+        self._settings = settings
+        self._most_exact = most_exact
+        self._by_needs: dict[tuple[Mapping[str, int], int], waiting_lines.Shape] = {}
+        self._shapes: list[waiting_lines.Shape | None] = [None] * _FIRST_ROWS
+        self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
+        self._needs: resource_axis.Vector = np.zeros((0, _FIRST_ROWS), np.int64)
+        self._levels: resource_axis.Vector = np.full(_FIRST_ROWS, -1, np.int64)
+        self._tiers: resource_axis.Vector = np.zeros(_FIRST_ROWS, np.int64)
+        self._shares: npt.NDArray[np.float64] = np.zeros(_FIRST_ROWS)
+        self._asked: npt.NDArray[np.float64] = np.zeros(_FIRST_ROWS)
+
+    def __len__(self) -> int:
+        return len(self._by_needs)
+
+    def place(self, line: waiting_lines.Line, now: float) -> None:
+        """Put a line where it belongs: its first request, share or level is another."""
+        old, old_level = line.placed, line.queue.at_level[line.level]
+        head = line.requests.first()
+        placed: waiting_lines.Placed | None = None
+        line.rises_at = math.inf
+        if head is not None:
+            asked_at, key = head
+            level = self._level(line, now - asked_at, asked_at)
+            tier = waiting_lines.tier(line.rank, level)
+            placed = (tier, line.project.share, asked_at, key, line)
+            if old is not None and placed[:4] == old[:4]:
+                return
+            line.level = level
+        line.placed = placed
+        if old is not None and old_level is not None:
+            old_level.lines.remove(old)
+        if placed is not None:
+            queue_level = self._queue_level(line.queue, line.level)
+            queue_level.lines.add(placed)
+            self._refresh(queue_level)
+            if queue_level is old_level:
+                return
+        if old_level is not None:
+            self._refresh(old_level)
+
+    def fitting(
+        self, room: resource_axis.Vector
+    ) -> list[tuple[tuple[int, float, float], waiting_lines.Shape]]:
+        """Return shapes that take no more than ``room``, shape (columns,), in order.
+
+        Each with the order key of its first request, without that one's own key.
+        """
+        fits = self._levels >= 0
+        for column, free in zip(self._needs, room, strict=True):
+            fits &= column <= free
+        return self._in_order(np.flatnonzero(fits))
+
+    def first(self, level: int) -> waiting_lines.Placed | None:
+        """Return the place of the first line of a level; None where it has none."""
+        rows = np.flatnonzero(self._levels == level)
+        for column in (self._tiers, self._shares, self._asked):
+            if len(rows) > 1:
+                values = column[rows]
+                rows = rows[values == values.min()]
+        firsts = [shape.queues.first() for row in rows if (shape := self._shapes[row]) is not None]
+        least = min((each for each in firsts if each is not None), default=None)
+        return None if least is None else least[4].lines.first()
+
+    def _in_order(
+        self, rows: npt.NDArray[np.intp]
+    ) -> list[tuple[tuple[int, float, float], waiting_lines.Shape]]:
+        rows = rows[np.lexsort((self._asked[rows], self._shares[rows], self._tiers[rows]))]
+        keys = zip(
+            self._tiers[rows].tolist(),
+            self._shares[rows].tolist(),
+            self._asked[rows].tolist(),
+            strict=True,
+        )
+        return [
+            (key, shape)
+            for key, row in zip(keys, rows.tolist(), strict=True)
+            if (shape := self._shapes[row]) is not None
+        ]
+
+    def _level(self, line: waiting_lines.Line, waited_seconds: float, asked_at: float) -> int:
+        level = self._settings.level(line.class_index, waited_seconds)
+        if level + 1 < len(self._settings.classes):
+            line.rises_at = asked_at + self._settings.seconds_to_level(line.class_index, level + 1)
+        return level
+
+    def _queue_level(self, queue: waiting_lines.Queue, level: int) -> waiting_lines.QueueLevel:
+        found = queue.at_level[level]
+        if found is None:
+            found = waiting_lines.QueueLevel(queue, level, self._shape(queue.needs, level))
+            queue.at_level[level] = found
+        return found
+
+    def _refresh(self, queue_level: waiting_lines.QueueLevel) -> None:
+        """Put a queue where its first line belongs; forget what is empty."""
+        old, first = queue_level.placed, queue_level.lines.first()
+        shape = queue_level.shape
+        if first is None:
+            queue_level.queue.at_level[queue_level.level] = None
+            queue_level.placed = None
+        else:
+            if old is not None and first[:4] == old[:4]:
+                return
+            queue_level.placed = (*first[:4], queue_level)
+            shape.queues.add(queue_level.placed)
+        if old is not None:
+            shape.queues.remove(old)
+        self._refresh_row(shape)
+
+    def _refresh_row(self, shape: waiting_lines.Shape) -> None:
+        first = shape.queues.first()
+        row = shape.row
+        if first is None:
+            del self._by_needs[shape.needs, shape.level]
+            self._shapes[row] = None
+            self._levels[row] = -1
+            self._free_rows.append(row)
+            return
+        self._tiers[row], self._shares[row], self._asked[row] = first[:3]
+
+    def _shape(self, needs: Mapping[str, int], level: int) -> waiting_lines.Shape:
+        found = self._by_needs.get((needs, level))
+        if found is None and len(self._by_needs) >= self._most_exact:
+            needs = immutables.Map(
+                {name: 1 << (amount.bit_length() - 1) for name, amount in needs.items() if amount}
+            )
+            found = self._by_needs.get((needs, level))
+        if found is not None:
+            return found
+        if not self._free_rows:
+            self._grow()
+        row = self._free_rows.pop()
+        found = waiting_lines.Shape(needs, level, row)
+        self._by_needs[needs, level] = found
+        self._shapes[row] = found
+        self._learn(needs)
+        self._needs[:, row] = self.axis.vector(needs)
+        self._levels[row] = level
+        return found
+
+    def _learn(self, needs: Mapping[str, int]) -> None:
+        self.axis.learn(needs)
+        missing = len(self.axis) - len(self._needs)
+        if missing:
+            more = np.zeros((missing, self._needs.shape[1]), np.int64)
+            self._needs = np.concatenate([self._needs, more])
+
+    def _grow(self) -> None:
+        rows = len(self._shapes)
+        self._shapes.extend([None] * rows)
+        self._free_rows = list(range(2 * rows - 1, rows - 1, -1))
+        self._needs = np.pad(self._needs, ((0, 0), (0, rows)))
+        self._levels = np.pad(self._levels, (0, rows), constant_values=-1)
+        self._tiers = np.pad(self._tiers, (0, rows))
+        self._shares = np.pad(self._shares, (0, rows))
+        self._asked = np.pad(self._asked, (0, rows))

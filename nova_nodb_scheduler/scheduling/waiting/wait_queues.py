@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All requests that wait for room: their order, and who is to be tried when.
+
+The caller, a scheduler's worker or the simulator, goes round as follows::
+
+    queues.put(request, now) / queues.drop(key, now)     # as records come
+    queues.show(key, now)                                # its claim is seen on its host
+    for due in queues.advance(now): ...                  # grant it; queues.regranted(...)
+    hosts = queues.take_released()                       # look at these as if they had grown
+    walk = queues.wake(growth, now)                      # for hosts that grew
+    walk = queues.wake_fresh(now)                        # for requests that came
+    walk = queues.sweep(now)                             # every second or so, for all others
+    while (candidate := walk.next()) is not None:
+        ...                                              # walk.granted(...), refused(), ...
+
+**Threads**: none of this is safe for threads. Either one thread owns it, or all callers,
+those of :meth:`behind` and :meth:`full` among them, hold one lock around each call. The
+lock need not be held between ``next`` and the answer, while the caller asks the engine and
+the back end: requests may be put and dropped in between.
+
+**Cost**: nothing blocks, no call does I/O. A call takes O(log n) in what waits, and wake-ups
+have :class:`~walks.Limits`. Only :meth:`ordered`, and sums by project, look at all.
+
+**Time** is the back end's clock, as in the records; a time that is a little behind that of
+the call before does no harm.
+
+**Charges**: what a grant takes is charged on its hosts and to its project until its servers
+are *shown*, its record waits again, or is gone. So an engine that does not know of grants
+in flight must be asked about ``candidate.hosts`` only, or be told of :meth:`charged`.
+
+**Several schedulers** see the same records and so the same order, but for the lag of their
+feeds. One that is not to grant a candidate says ``left``, so that whoever is behind gets
+other room; a grant is a compare-and-set, so that nobody is granted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.scheduling.waiting import (
+    backlog,
+    grown_hosts,
+    host_holds,
+    queue_settings,
+    request_book,
+    resource_axis,
+    shape_index,
+    waiting_lines,
+    wake_ups,
+    walks,
+)
+
+#: Queues that one call of sweep or wake_fresh looks at.
+MOST_QUEUES = 64
+
+
+class WaitQueues:
+    """See the module.
+
+    :param limits: of each wake-up
+    :param most_exact: shapes that are told apart in full, see :mod:`shape_index`
+    """
+
+    def __init__(
+        self,
+        settings: queue_settings.QueueSettings,
+        *,
+        limits: walks.Limits = walks.Limits(),  # noqa: B008 (a frozen value)
+        most_exact: int = shape_index.MOST_EXACT,
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
+        self._book = request_book.RequestBook(settings, most_exact=most_exact)
+        self._index = self._book.index
+
+    def __len__(self) -> int:
+        """Return how many requests are known, in whatever state."""
+        return len(self._index.entries)
+
+    # -- what the caller knows
+
+    def put(self, request: pending.PendingRequest, now: float) -> None:
+        """Take over a record, new or changed. The same one again changes nothing."""
+        self._book.put(request, now)
+
+    def drop(self, key: str, now: float) -> None:
+        """Forget a request whose record is gone. One that is not known does not matter."""
+        self._book.drop(key, now)
+
+    def show(self, key: str, now: float) -> None:
+        """Say that a granted request's servers are among what their hosts and project use.
+
+        From then on they count by ``free`` of their hosts and by :meth:`set_usage` alone.
+        """
+        self._book.show(key, now)
+
+    def set_capacity(self, capacity: Mapping[str, int], now: float) -> None:
+        """Say what the whole cloud has, by resource class. O(projects that wait): not often."""
+        self._book.shares.set_capacity(capacity)
+        self._index.reshare_all()
+        self._index.move_due(now)
+
+    def set_usage(self, project: str, used: Mapping[str, int], now: float) -> None:
+        """Say what a project uses; an empty mapping for one that has nothing."""
+        self._book.shares.set_usage(project, used)
+        self._book.reshare(project, now)
+
+    # -- what time demands
+
+    def next_due_at(self) -> float | None:
+        """Return when :meth:`advance` has something to do next; None: not by itself."""
+        return self._book.next_due_at()
+
+    def advance(self, now: float) -> tuple[request_book.Due, ...]:
+        """Do what the time demands: pauses that ended, ages, deadlines, leases.
+
+        :returns: requests to be granted without looking for room, at most some. One for
+            which nothing happens (it is another scheduler's to grant) comes again after
+            ``lease_seconds``
+        """
+        return self._book.advance(now)
+
+    def regranted(self, due: request_book.Due, until_seconds: float, now: float) -> None:
+        """Say that what :meth:`advance` gave is granted, by a compare-and-set that won."""
+        self._book.regrant(due.request.key, due.purpose, until_seconds, now)
+
+    def take_released(self) -> tuple[str, ...]:
+        """Return hosts that have room again since a grant came to nothing or a hold ended.
+
+        Their free room did not grow by the caller's view: wake with ``before=None``.
+        """
+        ended = self._book.charges.take_ended() + self._book.holds.take_ended()
+        return tuple(dict.fromkeys(ended))
+
+    # -- who is to be tried
+
+    def wake(self, growth: grown_hosts.Growth, now: float) -> wake_ups.WakeUp:
+        """Return the walk through those whom hosts that grew may help."""
+        self._index.move_due(now)
+        hosts, holders = self._grown(growth, now)
+        costs = walks.Costs(self._limits)
+        walk: walks.Walk
+        if self._is_strict:
+            walk = walks.FirstsWalk(self._index, costs)
+        else:
+            walk = walks.FittingWalk(self._index, costs, hosts.most(), holders)
+        return wake_ups.WakeUp(self._book, walk, hosts, now)
+
+    def wake_fresh(self, now: float) -> wake_ups.WakeUp:
+        """Return the walk through queues that somebody came to since it was last asked for.
+
+        Whoever comes may fit somewhere: what kept the last attempt from a host may have been
+        somebody else's claim.
+        """
+        queues: list[waiting_lines.Queue] = []
+        while self._index.fresh and len(queues) < MOST_QUEUES:
+            queue = self._index.fresh.popleft()
+            queue.is_fresh = False
+            queues.append(queue)
+        return self._anywhere(queues, now)
+
+    def sweep(self, now: float) -> wake_ups.WakeUp:
+        """Return the walk through some queues in turn, whatever happened.
+
+        Whom a wake-up that was cut short did not reach, and whoever an event was lost for,
+        is found by it: after as many calls as there are queues by :data:`MOST_QUEUES`.
+        """
+        queues = []
+        for _ in range(min(MOST_QUEUES, len(self._index.swept))):
+            queue = self._index.swept.popleft()
+            queue.is_swept = bool(queue.ready)
+            if queue.is_swept:
+                self._index.swept.append(queue)
+                queues.append(queue)
+        return self._anywhere(queues, now)
+
+    # -- newcomers
+
+    def behind(self, request: pending.PendingRequest, now: float) -> int:
+        """Return behind how many requests a newcomer would have to wait; 0: it may be tried.
+
+        In best effort only those with equal chances count; in strict order those of its class.
+        All of them are counted, some of which it may go before; 0 if it goes before all.
+        """
+        key = self._index.order_key(request, now)
+        if self._is_strict:
+            level = self._settings.level(
+                self._settings.class_index(request.priority_class), now - request.asked_at
+            )
+            first = self._index.shapes.first(level)
+            waiting = self._book.backlog.by_class().get(request.priority_class, backlog.NOTHING)
+            return max(waiting.requests, 1) if first is not None and first[:4] < key else 0
+        queue = self._index.queue_of(request)
+        if queue is None:
+            return 0
+        first = queue.first()
+        elsewhere = queue.elsewhere.first() if queue.elsewhere is not None else None
+        is_behind = first is not None and first[:4] < key
+        if not is_behind and elsewhere is not None and elsewhere[2] != request.key:
+            other = self._index.entries[elsewhere[2]].request
+            is_behind = self._index.order_key(other, now) < key
+        return queue.ready + len(queue.elsewhere or ()) if is_behind else 0
+
+    def full(self, project: str, servers: int) -> backlog.QueueFull | None:
+        """Say whether so many more servers of a project would be too many; O(1)."""
+        return self._book.backlog.full(project, servers)
+
+    # -- holds
+
+    def wanting_hold(self, now: float) -> tuple[pending.PendingRequest, ...]:
+        """Return who ought to have a host held: the first of a class, once it has waited.
+
+        At most one a class, and none for a class of which another one that waits has one.
+        """
+        holding = {
+            self._level(entry.request, now)
+            for _, key in self._book.holds.all(now)
+            if (entry := self._index.entries[key]).request.state is pending.PendingState.WAITING
+        }
+        wanting = []
+        for level in range(len(self._settings.classes)):
+            first = self._index.shapes.first(level)
+            if first is None or level in holding:
+                continue
+            request = self._index.first_entry(first[4]).request
+            waited = now - (request.parked_at or request.asked_at)
+            if waited >= self._settings.hold_after_seconds:
+                wanting.append(request)
+        return tuple(wanting)
+
+    def choose_hold(
+        self,
+        request: pending.PendingRequest,
+        hosts: Sequence[str],
+        resources: Sequence[str],
+        free: resource_axis.Vector,
+        whole: resource_axis.Vector,
+        now: float,
+    ) -> str | None:
+        """Return the host to be held for a request: the one where the least must be freed.
+
+        :param hosts: node uuids that would take it if they were empty. Those that are held
+            for others are left out here
+        :param resources: names of the columns
+        :param free: shape (n, resources), as in a growth
+        :param whole: what the hosts have when empty, alike
+        """
+        held = self.held_hosts(now)
+        rows = [row for row, host in enumerate(hosts) if host not in held]
+        axis = self._book.axis
+        axis.learn(request.needs)
+        chosen = [hosts[row] for row in rows]
+        room = axis.take(resources, free[rows])
+        self._charge(chosen, room)
+        return host_holds.choose_host(
+            axis.vector(request.needs),
+            chosen,
+            room,
+            axis.take(resources, whole[rows]),
+            avoid=self._book.holds.last(request.key),
+        )
+
+    def held_hosts(self, now: float) -> dict[str, str]:
+        """Return for which request each held host is held; O(holds)."""
+        return dict(self._book.holds.all(now))
+
+    # -- for those who look
+
+    @property
+    def backlog(self) -> backlog.Backlog:
+        """What waits, by class, project and flavor."""
+        return self._book.backlog
+
+    def charged(self) -> Mapping[str, Mapping[str, int]]:
+        """Return what grants in flight take, by node uuid; for reading, until the next call."""
+        return self._book.charges.hosts()
+
+    def share(self, project: str) -> float:
+        """Return a project's dominant share by its weight, grants in flight included."""
+        return self._book.shares.share(project)
+
+    def get(self, key: str) -> pending.PendingRequest | None:
+        """Return the record of a request as it is known here."""
+        entry = self._index.entries.get(key)
+        return None if entry is None else entry.request
+
+    def stage(self, key: str) -> waiting_lines.Stage | None:
+        """Return where a request stands for this process."""
+        entry = self._index.entries.get(key)
+        return None if entry is None else entry.stage
+
+    def ordered(self, now: float) -> Iterator[pending.PendingRequest]:
+        """Yield all that wait, in order. O(n log n) of all: for an operator's list."""
+        waiting = [
+            entry.request
+            for entry in self._index.entries.values()
+            if entry.request.state is pending.PendingState.WAITING
+        ]
+        return iter(sorted(waiting, key=lambda each: self._index.order_key(each, now)))
+
+    def _level(self, request: pending.PendingRequest, now: float) -> int:
+        class_index = self._settings.class_index(request.priority_class)
+        return self._settings.level(class_index, now - request.asked_at)
+
+    def _anywhere(self, queues: list[waiting_lines.Queue], now: float) -> wake_ups.WakeUp:
+        self._index.move_due(now)
+        costs = walks.Costs(self._limits)
+        walk: walks.Walk
+        if self._is_strict:
+            walk = walks.FirstsWalk(self._index, costs)
+        else:
+            walk = walks.QueuesWalk(self._index, costs, queues)
+        return wake_ups.WakeUp(self._book, walk, None, now)
+
+    def _grown(
+        self, growth: grown_hosts.Growth, now: float
+    ) -> tuple[grown_hosts.GrownHosts, list[waiting_lines.Entry]]:
+        axis = self._book.axis
+        after = axis.take(growth.resources, growth.after)
+        self._charge(growth.hosts, after)
+        before = None
+        if growth.before is not None:
+            before = axis.take(growth.resources, growth.before)
+            self._charge(growth.hosts, before)
+        held = self.held_hosts(now)
+        holders = {row: held[host] for row, host in enumerate(growth.hosts) if host in held}
+        entries = [self._index.entries[key] for key in holders.values()]
+        entries.sort(key=lambda entry: self._index.order_key(entry.request, now))
+        return grown_hosts.GrownHosts(growth.hosts, after, before, holders), entries
+
+    def _charge(self, hosts: Sequence[str], room: resource_axis.Vector) -> None:
+        charged = self._book.charges.hosts()
+        if not charged:
+            return
+        for row, host in enumerate(hosts):
+            amounts = charged.get(host)
+            if amounts:
+                room[row] -= self._book.axis.vector(amounts)

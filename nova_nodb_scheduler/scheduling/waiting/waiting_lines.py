@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What requests are filed in: lines within queues, queues within shapes.
+
+======== ======================================== =====================================
+what     requests of                              order within
+======== ======================================== =====================================
+line     one queue, project, class and rank       as asked
+queue    an equal digest, number of servers and   lines by their first; apart for each
+         needs: with equal chances at any moment  level that its lines count as
+shape    equal needs for one server, and a level  queues by their first
+======== ======================================== =====================================
+
+Of a line nobody but the first has to be looked at: all behind it have the same share,
+are younger, and count as no greater a class.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.scheduling.waiting import ordered_items
+
+#: Order among all requests, the first is the least: (tier, share, asked_at, key). A tier is
+#: made of rank and level.
+OrderKey: TypeAlias = tuple[int, float, float, str]
+
+#: An order key, and of whom it is.
+Placed: TypeAlias = tuple[int, float, float, str, Any]
+
+#: More levels than there ever are. A rank beyond the bounds counts as the bound.
+_LEVELS = 1 << 16
+_MOST_RANK = 1 << 40
+
+
+def tier(rank: int, level: int) -> int:
+    """Return a place by rank and level: lower goes first."""
+    return -(max(-_MOST_RANK, min(rank, _MOST_RANK)) * _LEVELS + level)
+
+
+class Stage(enum.Enum):
+    """Where a request stands for this process."""
+
+    #: May be tried.
+    READY = "ready"
+    #: Its last attempt failed a moment ago.
+    RESTING = "resting"
+    #: Some process has it in hand, or was told to.
+    IN_FLIGHT = "in flight"
+    #: What another process did with it has not come through the feed yet.
+    ASIDE = "aside"
+    #: Its deadline has passed.
+    OVERDUE = "overdue"
+
+
+class Entry:
+    """One request.
+
+    :ivar attempt: the newest that is known; ``shown`` the newest whose servers were seen on hosts
+    :ivar due_at: when time alone changes its stage
+    :ivar line: in which it waits to be tried; None where it does not
+    :ivar elsewhere: its place among the parked ones of its queue that stand in no line
+    """
+
+    __slots__ = ("attempt", "due_at", "elsewhere", "line", "queue", "request", "shown", "stage")
+
+    def __init__(self, request: pending.PendingRequest, queue: Queue) -> None:
+        self.request = request
+        self.queue = queue
+        self.stage = Stage.IN_FLIGHT
+        self.attempt = request.grant.attempt
+        self.shown = 0
+        self.line: Line | None = None
+        self.elsewhere: tuple[int, float, str] | None = None
+        self.due_at = math.inf
+
+
+class Project:
+    """A project that has requests waiting or in flight."""
+
+    __slots__ = ("lines", "name", "requests", "share")
+
+    def __init__(self, name: str, share: float) -> None:
+        self.name = name
+        self.share = share
+        self.requests = 0
+        self.lines: set[Line] = set()
+
+
+class Queue:
+    """Requests with equal chances.
+
+    :ivar requests: how many there are, in any stage; 0: it may be forgotten
+    :ivar ready: how many of them stand in lines
+    :ivar elsewhere: those that are parked and stand in none, by (tier, asked_at, key)
+    :ivar is_fresh: whether it stands among those that are to be tried for a newcomer
+    :ivar is_swept: whether it stands among those that are swept
+    """
+
+    __slots__ = (
+        "at_level",
+        "digest",
+        "elsewhere",
+        "is_fresh",
+        "is_swept",
+        "needs",
+        "ready",
+        "requests",
+        "servers",
+    )
+
+    def __init__(self, digest: str, servers: int, needs: Mapping[str, int], levels: int) -> None:
+        self.digest = digest
+        self.servers = servers
+        self.needs = needs
+        self.at_level: list[QueueLevel | None] = [None] * levels
+        self.elsewhere: ordered_items.OrderedItems[tuple[int, float, str]] | None = None
+        self.requests = 0
+        self.ready = 0
+        self.is_fresh = False
+        self.is_swept = False
+
+    def first(self) -> Placed | None:
+        """Return the place of the line that goes first; None where there is no line."""
+        firsts = [level.lines.first() for level in self.at_level if level is not None]
+        return min((each for each in firsts if each is not None), default=None)
+
+
+class Line:
+    """Requests of one queue, project, class and rank: first come, first served.
+
+    :ivar level: that its first counts as
+    :ivar rises_at: when its first counts as a greater one
+    :ivar rise: its place among those that will
+    """
+
+    __slots__ = (
+        "class_index",
+        "level",
+        "placed",
+        "project",
+        "queue",
+        "rank",
+        "requests",
+        "rise",
+        "rises_at",
+    )
+
+    def __init__(self, queue: Queue, project: Project, class_index: int, rank: int) -> None:
+        self.queue = queue
+        self.project = project
+        self.class_index = class_index
+        self.rank = rank
+        self.requests: ordered_items.OrderedItems[tuple[float, str]] = ordered_items.OrderedItems()
+        self.level = class_index
+        self.placed: Placed | None = None
+        self.rises_at = math.inf
+        self.rise: tuple[float, int, Line] | None = None
+
+
+class QueueLevel:
+    """The lines of a queue that count as one class."""
+
+    __slots__ = ("level", "lines", "placed", "queue", "shape")
+
+    def __init__(self, queue: Queue, level: int, shape: Shape) -> None:
+        self.queue = queue
+        self.level = level
+        self.shape = shape
+        self.lines: ordered_items.OrderedItems[Placed] = ordered_items.OrderedItems()
+        self.placed: Placed | None = None
+
+
+class Shape:
+    """Queues at one level whose servers take the same, or, where there are too many, about that.
+
+    :ivar needs: of which no queue needs less of anything
+    :ivar row: of the index
+    """
+
+    __slots__ = ("level", "needs", "queues", "row")
+
+    def __init__(self, needs: Mapping[str, int], level: int, row: int) -> None:
+        self.needs = needs
+        self.level = level
+        self.row = row
+        self.queues: ordered_items.OrderedItems[Placed] = ordered_items.OrderedItems()

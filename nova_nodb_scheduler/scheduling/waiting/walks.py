@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways through the requests: whose turn is next, and who need not be looked at any more.
+
+While a walk goes on, order keys only become worse: a grant raises a project's share, and
+the next of a line is younger. So what was passed once need not be looked at again, and
+whoever comes to stand behind is met later.
+"""
+
+from __future__ import annotations
+
+import abc
+import heapq
+import itertools
+from collections.abc import Iterable
+
+import attrs
+
+from nova_nodb_scheduler.scheduling.waiting import (
+    request_index,
+    resource_axis,
+    waiting_lines,
+)
+
+
+@attrs.frozen
+class Limits:
+    """What one wake-up may cost.
+
+    :param most_tried: candidates that are refused or lost
+    :param most_passed: queues that are looked at and are no candidates
+    """
+
+    most_tried: int = 64
+    most_passed: int = 512
+
+
+class Costs:
+    """What a walk has cost so far."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.tried = 0
+        self.passed = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether that is enough."""
+        limits = self._limits
+        return self.tried >= limits.most_tried or self.passed >= limits.most_passed
+
+
+class Walk(abc.ABC):
+    """Gives requests in order, each the first of its line."""
+
+    def __init__(self, index: request_index.RequestIndex, costs: Costs) -> None:
+        self.costs = costs
+        self._index = index
+
+    @abc.abstractmethod
+    def next(self) -> waiting_lines.Entry | None:
+        """Return the next request; None at the end, or when it has cost enough."""
+
+    @abc.abstractmethod
+    def refuse(self, entry: waiting_lines.Entry) -> None:
+        """Leave out whoever has no better chance than this one."""
+
+    @abc.abstractmethod
+    def again(self, entry: waiting_lines.Entry) -> None:
+        """Go on with those behind one that is in its line no more."""
+
+
+class FittingWalk(Walk):
+    """All whose shape fits into some room; who does not fit is passed over.
+
+    :param room: the greatest by resource class, shape (columns,); None: none for everybody
+    :param holders: requests that have a host of their own among those that grew; they go
+        first, for nobody else may have that
+    """
+
+    def __init__(
+        self,
+        index: request_index.RequestIndex,
+        costs: Costs,
+        room: resource_axis.Vector | None,
+        holders: Iterable[waiting_lines.Entry],
+    ) -> None:
+        super().__init__(index, costs)
+        self._holders = list(holders)
+        fitting = [] if room is None else index.shapes.fitting(room)
+        #: Shapes in order by their keys as they were: the rest cannot be before any of it.
+        self._closed = iter(fitting)
+        self._nearest = next(self._closed, None)
+        self._known = {shape for _, shape in fitting}
+        #: (key, number, shape): the next queue of each shape that was opened.
+        self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Shape]] = []
+        self._numbers = itertools.count()
+        self._passing: tuple[waiting_lines.OrderKey, waiting_lines.Shape] | None = None
+        self._refused: set[waiting_lines.Queue] = set()
+
+    def next(self) -> waiting_lines.Entry | None:
+        while self._holders:
+            holder = self._holders.pop(0)
+            if holder.stage is waiting_lines.Stage.READY:
+                return holder
+        while not self.costs.is_spent:
+            self._go_on()
+            if not self._open:
+                return None
+            key, _, shape = heapq.heappop(self._open)
+            self._passing = key, shape
+            placed = shape.queues.after(key)
+            entry = None if placed is None or placed[:4] != key else self._first(placed[4])
+            if entry is not None:
+                return entry
+            self.costs.passed += 1
+        return None
+
+    def refuse(self, entry: waiting_lines.Entry) -> None:
+        # One that holds a host was asked about all others that grew, too.
+        self._refused.add(entry.queue)
+
+    def again(self, entry: waiting_lines.Entry) -> None:
+        for level in entry.queue.at_level:
+            # Its line may count as another class now, in which none of the shape were.
+            if level is not None and level.shape not in self._known:
+                self._known.add(level.shape)
+                self._push(level.shape, level.shape.queues.first())
+
+    def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
+        if level.queue in self._refused:
+            return None
+        line = level.lines.first()
+        return None if line is None else self._index.first_entry(line[4])
+
+    def _go_on(self) -> None:
+        if self._passing is not None:
+            key, shape = self._passing
+            self._passing = None
+            # The least key behind it.
+            self._push(shape, shape.queues.after((*key[:3], key[3] + "\0")))
+        while self._nearest is not None:
+            nearest, shape = self._nearest
+            if self._open and self._open[0][0][:3] < nearest:
+                break
+            self._push(shape, shape.queues.first())
+            self._nearest = next(self._closed, None)
+
+    def _push(self, shape: waiting_lines.Shape, placed: waiting_lines.Placed | None) -> None:
+        if placed is not None:
+            heapq.heappush(self._open, (placed[:4], next(self._numbers), shape))
+
+
+class FirstsWalk(Walk):
+    """The first of each class, and the next one only once that is out of the way."""
+
+    def __init__(self, index: request_index.RequestIndex, costs: Costs) -> None:
+        super().__init__(index, costs)
+        self._levels = set(range(len(index.settings.classes)))
+        self._level = 0
+
+    def next(self) -> waiting_lines.Entry | None:
+        if self.costs.is_spent:
+            return None
+        firsts = [
+            (first[:4], level, first[4])
+            for level in self._levels
+            if (first := self._index.shapes.first(level)) is not None
+        ]
+        if not firsts:
+            return None
+        _, self._level, line = min(firsts)
+        return self._index.first_entry(line)
+
+    def refuse(self, entry: waiting_lines.Entry) -> None:
+        self._levels.discard(self._level)
+
+    def again(self, entry: waiting_lines.Entry) -> None:
+        """Do nothing: the firsts are looked up each time."""
+
+
+class QueuesWalk(Walk):
+    """The first requests of some queues, wherever there may be room."""
+
+    def __init__(
+        self,
+        index: request_index.RequestIndex,
+        costs: Costs,
+        queues: Iterable[waiting_lines.Queue],
+    ) -> None:
+        super().__init__(index, costs)
+        self._numbers = itertools.count()
+        self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Line]] = []
+        for queue in queues:
+            self._push(queue)
+
+    def next(self) -> waiting_lines.Entry | None:
+        while self._open and not self.costs.is_spent:
+            key, _, line = heapq.heappop(self._open)
+            placed = line.queue.first()
+            if placed is not None and placed[:4] == key:
+                return self._index.first_entry(line)
+            self._push(line.queue)
+            self.costs.passed += 1
+        return None
+
+    def refuse(self, entry: waiting_lines.Entry) -> None:
+        """Do nothing: a queue comes again only after one of it was out of the way."""
+
+    def again(self, entry: waiting_lines.Entry) -> None:
+        self._push(entry.queue)
+
+    def _push(self, queue: waiting_lines.Queue) -> None:
+        placed = queue.first()
+        if placed is not None:
+            heapq.heappush(self._open, (placed[:4], next(self._numbers), placed[4]))

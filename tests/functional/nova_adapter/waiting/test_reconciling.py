@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users deleted, and records that nobody can read, leave the queue."""
+
+from __future__ import annotations
+
+import uuid
+
+import attrs
+from nova import objects
+
+from nova_nodb_scheduler.model import pending, records
+from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_reconciler
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.wire import codec
+from tests.functional.nova_adapter.waiting import queue_cloud
+
+PENDING = known_namespaces.PENDING
+
+
+class ReconcilingTest(queue_cloud.QueueCase):
+    def setUp(self):
+        super().setUp()
+        self.patch(queue_reconciler, "_YOUNG_SECONDS", 0.0)
+        self.fill()
+
+    def build_request(self, server):
+        made = objects.BuildRequest(
+            self.admin,
+            instance_uuid=server,
+            project_id="project",
+            instance=objects.Instance(uuid=server, project_id="project"),
+            block_device_mappings=objects.BlockDeviceMappingList(objects=[]),
+            tags=objects.TagList(objects=[]),
+        )
+        made.create()
+        return made
+
+    def waits(self, **known):
+        key = self.conductor.ask(**known)
+        request = self.request(key)
+        self.round()
+        return key, {server: self.build_request(server) for server in request.servers}
+
+    def look(self, times=2):
+        for _ in range(times):
+            self.queue.reconciler.look()
+        self.follow()
+        self.turn()
+
+    def test_a_server_that_was_deleted_is_taken_out_in_the_second_look(self):
+        key, builds = self.waits()
+        self.look()
+        self.assertEqual([key], self.waiting())
+        builds[key].destroy()
+        self.look(1)
+        self.assertEqual([key], self.waiting())
+        self.look(1)
+        self.assertIsNone(self.request(key))
+        self.assertEqual(0, self.queue.followed.queues.backlog.total().requests)
+
+    def test_of_several_servers_the_others_go_on_waiting(self):
+        key, builds = self.waits(servers=2)
+        gone = next(server for server in builds if server != key)
+        builds[gone].destroy()
+        self.look()
+        self.assertEqual((key,), self.request(key).servers)
+
+    def test_a_build_request_that_only_seemed_to_be_gone_does_not_matter(self):
+        key, builds = self.waits()
+        builds[key].destroy()
+        self.look(1)
+        self.build_request(key)
+        self.look(1)
+        self.assertEqual([key], self.waiting())
+
+    def break_record(self, key, payload=None, **changes):
+        """Leave a record that is none of a request, or with some fields that are not."""
+        name = pending_ledger.record_key(key)
+        record = self.synchronizer.read([name])[name]
+        if payload is None:
+            state = {**codec.decode_state(record.payload), **changes}
+            payload = codec.encode(state, PENDING.schema)
+        [result] = self.synchronizer.write([records.Write(name, record.revision, payload)])
+        self.assertTrue(result.won)
+        self.follow()
+        self.round()
+
+    def test_a_record_that_cannot_be_read_is_counted_and_ends_when_its_time_is_over(self):
+        key, _ = self.waits(wait_seconds=1.0)
+        self.break_record(key, queue=7, deadline_at=self.ledger.now_seconds() + 1.5)
+        self.assertEqual(1, self.queue._figures().unreadable)
+        self.look()
+        self.assertEqual([], self.conductor.ended)
+        self.pause(1.6)
+        self.look()
+        self.until(lambda: self.conductor.ended)
+        self.assertEqual([(key, pending.Purpose.EXPIRE)], self.conductor.ended)
+        self.assertEqual(0, self.queue._figures().unreadable)
+
+    def test_one_without_a_deadline_that_is_believed_ends_by_its_build_request(self):
+        for broken in ({"deadline_at": 1e18, "queue": 7}, {"deadline_at": None}):
+            key, _ = self.waits()
+            self.break_record(key, **broken)
+            self.look()
+            self.assertEqual([], self.conductor.ended)
+            parts = self.queue.reconciler._parts
+            self.patch(self.queue.reconciler, "_parts", attrs.evolve(parts, max_wait_seconds=0.0))
+            self.look()
+            self.until(lambda: self.conductor.ended)
+            self.assertEqual([(key, pending.Purpose.EXPIRE)], self.conductor.ended)
+            self.conductor.ended.clear()
+            self.queue.reconciler._parts = parts
+
+    def test_bytes_that_are_no_record_end_likewise(self):
+        key, _ = self.waits()
+        self.break_record(key, payload=b"?")
+        self.assertEqual(1, self.queue._figures().unreadable)
+        self.patch(
+            self.queue.reconciler,
+            "_parts",
+            attrs.evolve(self.queue.reconciler._parts, max_wait_seconds=0.0),
+        )
+        self.look()
+        self.until(lambda: self.conductor.ended)
+        self.assertEqual([(key, pending.Purpose.EXPIRE)], self.conductor.ended)
+
+    def test_one_whose_server_is_gone_is_removed(self):
+        key, builds = self.waits()
+        self.break_record(key, payload=b"?")
+        builds[key].destroy()
+        self.look()
+        self.assertIsNone(self.request(key))
+
+    def test_a_record_of_a_newer_release_is_left_to_that_one(self):
+        key, _ = self.waits()
+        newer = codec.encode({"servers": [key]}, type(PENDING.schema)(9, 0))
+        self.break_record(key, payload=newer)
+        self.patch(
+            self.queue.reconciler,
+            "_parts",
+            attrs.evolve(self.queue.reconciler._parts, max_wait_seconds=0.0),
+        )
+        self.look()
+        name = pending_ledger.record_key(key)
+        self.assertEqual(newer, self.synchronizer.read([name])[name].payload)
+
+    def test_one_scheduler_looks_and_another_goes_on(self):
+        _manager, other = self.scheduler("scheduler-2")
+        own = self.queue.reconciler._lease.acquire()
+        self.assertEqual(queue_reconciler.LEASE, own.name)
+        self.assertNotIsInstance(other.queue.reconciler._lease.acquire(), type(own))
+
+    def test_a_payload_without_a_request_is_removed(self):
+        name = pending_ledger.payload_key(str(uuid.uuid4()))
+        payload = codec.encode({"payload": "x", "owner": "y", "at": 1.0}, PENDING.schema)
+        self.synchronizer.write([records.Write(name, 0, payload)])
+        self.look(1)
+        self.assertTrue(self.synchronizer.read([name])[name].deleted)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever happens, those are asked, in that order, that a plain sorted list would ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import testtools
+from hypothesis import settings as hypothesis_settings
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.scheduling.waiting import (
+    backlog,
+    grown_hosts,
+    queue_settings,
+    wait_queues,
+)
+from tests.unit.scheduling.waiting import plain_queue, samples
+
+HOSTS = ("h1", "h2", "h3")
+RESOURCES = ("MEMORY_MB", "VCPU", "UNUSED")
+KEYS = [f"r{number}" for number in range(9)]
+SETTINGS = [
+    {"order": order, "discipline": discipline, "aging_seconds": aging}
+    for order in queue_settings.Order
+    for discipline in queue_settings.Discipline
+    for aging in (0.0, 2.0)
+]
+
+amounts = st.integers(0, 6)
+rooms = st.fixed_dictionaries({"MEMORY_MB": amounts, "VCPU": amounts})
+growths = st.dictionaries(st.sampled_from(HOSTS), st.tuples(rooms, rooms), min_size=1)
+answers = st.lists(st.sampled_from(["granted", "granted", "refused", "left", "lost"]), min_size=30)
+projects = st.sampled_from(["p", "q", "r"])
+
+
+@st.composite
+def requests(draw: Any, key: str, now: float, attempt: int) -> pending.PendingRequest:
+    vcpus, servers = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    needs = {"VCPU": vcpus, "MEMORY_MB": draw(st.integers(0, 3))}
+    if draw(st.integers(0, 9)) == 0:
+        needs["CUSTOM_RARE"] = 1
+    hold = pending.Hold(draw(st.sampled_from(HOSTS)), now + draw(st.integers(0, 9)))
+    return samples.request(
+        key,
+        servers=servers,
+        project_id=draw(projects),
+        priority_class=draw(st.sampled_from(["low", "high", "unknown"])),
+        needs=needs,
+        queue=draw(st.sampled_from(["x", "y"])),
+        asked_at=now - draw(st.integers(0, 5)),
+        deadline_at=now + draw(st.sampled_from([3, 1000])),
+        not_before=now + draw(st.sampled_from([0, 0, 2])),
+        rank=draw(st.sampled_from([0, 0, 0, 1])),
+        hold=hold if draw(st.integers(0, 4)) == 0 else None,
+        grant=pending.Grant(attempt, "conductor", 0.0),
+    )
+
+
+class Comparison(stateful.RuleBasedStateMachine):
+    """Everything done to both; what one is asked, the other is."""
+
+    @stateful.initialize(data=st.data(), chosen=st.sampled_from(SETTINGS))
+    def start(self, data: Any, chosen: dict[str, Any]) -> None:
+        self.settings = queue_settings.QueueSettings(
+            classes=(
+                queue_settings.PriorityClass("low", 0),
+                queue_settings.PriorityClass("high", 3),
+            ),
+            default_class="low",
+            project_weights={"q": 3.0},
+            **chosen,
+        )
+        self.now = 100.0
+        # Three shapes are told apart: the rest share rows.
+        self.queues = wait_queues.WaitQueues(self.settings, most_exact=3)
+        self.plain = plain_queue.PlainQueue(self.settings)
+        capacity = {"VCPU": 40, "MEMORY_MB": 30}
+        self.queues.set_capacity(capacity, self.now)
+        self.plain.capacity = capacity
+
+    @stateful.rule(data=st.data(), key=st.sampled_from(KEYS))
+    def record_waits(self, data: Any, key: str) -> None:
+        known = self.plain.known.get(key)
+        attempt = known.attempt if known else 1
+        if known and data.draw(st.integers(0, 3)) == 0:
+            attempt = known.request.grant.attempt
+        self._put(data.draw(requests(key, self.now, attempt)))
+
+    @stateful.rule(
+        key=st.sampled_from(KEYS),
+        state=st.sampled_from(list(pending.PendingState)[2:]),
+        host=st.sampled_from(["", *HOSTS]),
+        more=st.integers(0, 1),
+    )
+    def record_is_in_hand(
+        self, key: str, state: pending.PendingState, host: str, more: int
+    ) -> None:
+        known = self.plain.known.get(key)
+        if known is not None:
+            self._put(
+                samples.granted(known.request, self.now + 4, host, state, known.attempt + more)
+            )
+
+    @stateful.rule(key=st.sampled_from(KEYS))
+    def record_goes(self, key: str) -> None:
+        self.queues.drop(key, self.now)
+        self.plain.drop(key)
+
+    @stateful.rule(key=st.sampled_from(KEYS))
+    def claim_shows(self, key: str) -> None:
+        self.queues.show(key, self.now)
+        self.plain.show(key)
+
+    @stateful.rule(project=projects, used=rooms)
+    def usage_changes(self, project: str, used: dict[str, int]) -> None:
+        self.queues.set_usage(project, used, self.now)
+        self.plain.used[project] = used
+
+    @stateful.rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        due = self.queues.advance(self.now)
+        self.plain.advance(self.now)
+        late = {
+            key
+            for key, each in self.plain.known.items()
+            if not each.here
+            and each.request.state is plain_queue.WAITING
+            and each.request.deadline_at <= self.now
+        }
+        said = {each.request.key for each in due if each.reason.name == "DEADLINE"}
+        assert said <= late
+
+    @stateful.rule(grown=growths, is_known=st.booleans(), said=answers)
+    def hosts_grow(self, grown: dict[str, Any], is_known: bool, said: list[str]) -> None:
+        hosts = tuple(grown)
+        after = {host: dict(grown[host][0]) for host in hosts}
+        before = {host: dict(grown[host][1]) for host in hosts} if is_known else None
+        expected = self.plain.wake(hosts, after, before, self.now, _in_turn(said))
+        asked = []
+        answer = _in_turn(said)
+        walk = self.queues.wake(
+            grown_hosts.Growth(
+                hosts, RESOURCES, _array(after), None if before is None else _array(before)
+            ),
+            self.now,
+        )
+        while (candidate := walk.next()) is not None:
+            found = list(candidate.hosts or ())
+            asked.append((candidate.request.key, found))
+            taken = [found[0]] * len(candidate.request.servers)
+            match answer(candidate.request, found):
+                case "granted":
+                    walk.granted(taken, self.now + 50.0)
+                case "left":
+                    walk.left(taken, self.now + 50.0)
+                case "lost":
+                    walk.lost()
+                case _:
+                    walk.refused()
+        assert asked == expected, (asked, expected)
+
+    @stateful.invariant()
+    def sums_and_shares_are_those_of_the_records(self) -> None:
+        if not hasattr(self, "plain"):
+            return
+        parked = [
+            each.request for each in self.plain.known.values() if backlog.is_parked(each.request)
+        ]
+        for found, of in (
+            (self.queues.backlog.by_class(), "priority_class"),
+            (self.queues.backlog.by_project(), "project_id"),
+            (self.queues.backlog.by_flavor(), "flavor"),
+        ):
+            assert found == _sums(parked, of)
+        for project in ("p", "q", "r"):
+            assert self.queues.share(project) == self.plain.share(project)
+        waiting = [
+            each.request
+            for each in self.plain.known.values()
+            if each.request.state is plain_queue.WAITING
+        ]
+        waiting.sort(key=lambda each: self.plain.order(each, self.now))
+        assert list(self.queues.ordered(self.now)) == waiting
+
+    def _put(self, request: pending.PendingRequest) -> None:
+        self.queues.put(request, self.now)
+        self.plain.put(request)
+
+
+class OrderTest(testtools.TestCase):
+    def test_who_is_asked_is_who_a_sorted_list_would_ask(self) -> None:
+        stateful.run_state_machine_as_test(
+            Comparison,
+            settings=hypothesis_settings(
+                max_examples=150, stateful_step_count=40, deadline=None, derandomize=True
+            ),
+        )
+
+
+def _in_turn(said: list[str]) -> Any:
+    left = iter(said)
+    return lambda request, hosts: next(left, "refused")
+
+
+def _array(rooms: dict[str, dict[str, int]]) -> Any:
+    return np.array(
+        [[room.get(name, 0) for name in RESOURCES] for room in rooms.values()], np.int64
+    )
+
+
+def _sums(parked: list[pending.PendingRequest], of: str) -> dict[str, backlog.Waiting]:
+    found: dict[str, backlog.Waiting] = {}
+    for each in parked:
+        name = getattr(each, of)
+        old = found.get(name, backlog.NOTHING)
+        amounts = dict(old.amounts)
+        for resource, amount in each.needs.items():
+            amounts[resource] = amounts.get(resource, 0) + amount * len(each.servers)
+        found[name] = attrs.evolve(
+            old,
+            requests=old.requests + 1,
+            servers=old.servers + len(each.servers),
+            amounts={resource: amount for resource, amount in amounts.items() if amount},
+        )
+    return found
