@@ -53,6 +53,18 @@ last: waits beyond a token's life need service users (``[service_user]
 send_service_user_token``), and beyond Keystone's ``allow_expired_window`` builds fail.
 """,
     ),
+    cfg.BoolOpt(
+        "from_api",
+        default=False,
+        help="""
+Whether nova-api puts requests that may wait into the queue itself, before it answers the
+user, instead of casting them to a conductor. The creation of a server then needs neither
+conductor, nor scheduler, nor message bus; it is built as soon as they are there. Each such
+request costs the API some writes to the back end, and is tried one wake-up of a scheduler
+later. ``max_pending`` and ``max_pending_per_project`` do not hold for them. Where the
+back end does not answer, conductors are asked as ever.
+""",
+    ),
     cfg.ListOpt(
         "classes",
         default=["high:100", "normal:50", "low:0"],

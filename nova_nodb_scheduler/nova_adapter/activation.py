@@ -146,8 +146,19 @@ def activate(conf: Any, role: str) -> assembly.Plugin:
     service_heartbeats.install_reader(plugin.heartbeat_reader)
     if plugin.options.candidates == "memory":
         mirror_assembly.report_writes(plugin)
+    if role == "api":
+        _let_wait(plugin)
     _replace_managers(plugin)
     return plugin
+
+
+def _let_wait(plugin: assembly.Plugin) -> None:
+    """Have an API know of requests that wait, where there are any."""
+    api = plugin.waiting_api()
+    if api is not None:
+        from nova_nodb_scheduler.nova_adapter.waiting import waiting_api
+
+        waiting_api.install(api)
 
 
 def _replace_managers(plugin: assembly.Plugin) -> None:

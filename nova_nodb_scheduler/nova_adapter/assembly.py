@@ -45,8 +45,10 @@ from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtim
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
     request_payload,
+    request_records,
     requests_in_hand,
     wait_policy,
+    waiting_api,
     waiting_conductor,
 )
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
@@ -269,15 +271,33 @@ class Plugin:
         if not self.lets_wait:
             return None
         synchronizer = self.make_synchronizer()
-        settings = self.wait_settings()
-        ledger = pending_ledger.PendingLedger(synchronizer, settings.queue.lease_seconds)
+        records = self._request_records(synchronizer, "conductor")
         return waiting_conductor.WaitingConductor(
-            ledger,
-            requests_in_hand.RequestsInHand(synchronizer, ledger),
-            self.payload_cipher(),
-            settings,
-            lambda: f"conductor:{self.conf.host}:{uuid.uuid4()}",
+            records,
+            requests_in_hand.RequestsInHand(synchronizer, records.ledger),
+            self.wait_settings(),
             abandoned_requests.AbandonedRequests(report.report_client_singleton),
+        )
+
+    def waiting_api(self) -> waiting_api.WaitingApi | None:
+        """Return an API's part in requests that wait; None where none may."""
+        if not self.lets_wait:
+            return None
+        synchronizer = self.make_synchronizer()
+        records = self._request_records(synchronizer, "api")
+        from_api = self.conf[queue_options.GROUP].from_api
+        return waiting_api.WaitingApi(
+            synchronizer, records.ledger, self.wait_settings(), records if from_api else None
+        )
+
+    def _request_records(
+        self, synchronizer: contract.Synchronizer, role: str
+    ) -> request_records.RequestRecords:
+        lease_seconds = float(self.conf[queue_options.GROUP].lease_seconds)
+        return request_records.RequestRecords(
+            pending_ledger.PendingLedger(synchronizer, lease_seconds),
+            self.payload_cipher(),
+            lambda: f"{role}:{self.conf.host}:{uuid.uuid4()}",
         )
 
     def _payload_reader(self, ledger: pending_ledger.PendingLedger) -> pending_plans.ReadRequest:

@@ -39,15 +39,8 @@ class ConductorManager(
         self._nodb_waiting: waiting_conductor.WaitingConductor | None = None
         waiting = assembly.get().waiting_conductor()
         if waiting is not None:
-            self._let_wait(waiting)
-
-    def _let_wait(self, waiting: waiting_conductor.WaitingConductor) -> None:
-        """Put what lets requests wait in the place of Nova's; nothing runs before init_host."""
-        tasks = waiting_task_manager.WaitingTaskManager(waiting)
-        place = self.additional_endpoints.index(self.compute_task_mgr)
-        self.additional_endpoints[place] = self.compute_task_mgr = tasks
-        self.additional_endpoints.append(waiting_task_manager.DispatchEndpoint(tasks))
-        self._nodb_waiting = waiting
+            waiting_task_manager.install(self, waiting)
+            self._nodb_waiting = waiting
 
     def init_host(self, service_ref: Any) -> None:
         """Start to report; called in each worker.

@@ -61,7 +61,7 @@ class KnownRequests:
     proof_age_seconds: float | None
 
 
-class QueueDesk(Protocol):
+class PendingOperations(Protocol):
     """What a scheduler can tell and do of requests that wait; any thread."""
 
     def known(self) -> KnownRequests:
@@ -124,7 +124,7 @@ class QueueEndpoint:
 
     target = oslo_messaging.Target(namespace=api.NAMESPACE, version=api.VERSION)
 
-    def __init__(self, desk: QueueDesk, page_size: int) -> None:
+    def __init__(self, desk: PendingOperations, page_size: int) -> None:
         self._desk = desk
         self._page_size = page_size
 

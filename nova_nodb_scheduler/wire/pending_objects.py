@@ -10,7 +10,7 @@ from nova_nodb_scheduler.wire import explanations, objects
 
 
 @base.VersionedObjectRegistry.register
-class PendingRequest(objects.NodbObject):
+class ListedRequest(objects.NodbObject):
     """A request that waits, or is being placed; fields as :class:`.pending.PendingRequest`.
 
     ``hold_host``: node uuid of the host that is held for it, None where there is none.
@@ -44,10 +44,10 @@ class PendingRequest(objects.NodbObject):
     }
 
 
-def of_request(request: pending.PendingRequest) -> PendingRequest:
+def of_request(request: pending.PendingRequest) -> ListedRequest:
     """Return a request as it travels."""
     hold = request.hold
-    return PendingRequest(
+    return ListedRequest(
         key=request.key,
         servers=list(request.servers),
         sent=list(request.sent),
@@ -84,7 +84,7 @@ class PendingPage(objects.NodbObject):
 
     VERSION = "1.0"
     fields = {
-        "requests": fields.ListOfObjectsField("NodbPendingRequest"),
+        "requests": fields.ListOfObjectsField("NodbListedRequest"),
         "total": fields.NonNegativeIntegerField(),
         "servers": fields.NonNegativeIntegerField(),
         "unreadable": fields.NonNegativeIntegerField(),
@@ -128,7 +128,7 @@ class PendingDetails(objects.NodbObject):
 
     VERSION = "1.0"
     fields = {
-        "request": fields.ObjectField("NodbPendingRequest"),
+        "request": fields.ObjectField("NodbListedRequest"),
         "scheduler": fields.StringField(),
         "now": fields.FloatField(),
         "ahead": fields.NonNegativeIntegerField(nullable=True),
@@ -152,7 +152,7 @@ class PendingOutcome(objects.NodbObject):
     fields = {
         "key": fields.StringField(),
         "outcome": fields.StringField(),
-        "request": fields.ObjectField("NodbPendingRequest", nullable=True),
+        "request": fields.ObjectField("NodbListedRequest", nullable=True),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.cmd.commands import queue_commands
 from nova_nodb_scheduler.cmd.framework import (
     bounded,
     bus_calls,
@@ -201,6 +202,8 @@ class Explain(bus_calls.AskingCommand):
     one scheduler plans the request again and tells how many hosts each step
     left and what each weigher gave to the best ones.
 
+    Of a server whose request waits for room it is told besides what would have to be freed for it.
+
     Nothing is allocated or reserved, and Placement is not asked. It costs one
     scheduler about as much as a request does without its allocation; Nova's
     request filters may ask neutron as they would.
@@ -301,6 +304,10 @@ class Explain(bus_calls.AskingCommand):
                 expected,
                 float(plugin.options.reporter_bound_seconds),
             )
+        waiting = None
+        if args.server is not None:
+            with self.answered(expected, args.scheduler):
+                waiting = _waiting(rpc, self.context(), args.server, args.scheduler)
         now = None
         if spec is not None:
             with self.answered(expected, args.scheduler):
@@ -312,9 +319,13 @@ class Explain(bus_calls.AskingCommand):
                     server=args.scheduler,
                 )
         if args.json:
-            self.print_json({"past": past, "now": objects.plain(now)})
+            told = {"past": past, "now": objects.plain(now), "waiting": objects.plain(waiting)}
+            self.print_json(told)
         else:
             show_explanation(self, args.server, past, now)
+            if waiting is not None:
+                self.print_line(f"\nIts request waits for room. {queue_commands.verdict(waiting)}")
+                queue_commands.show_details(self, waiting)
         return 0 if now is not None and len(now.placed) == now.servers else 1
 
     def _spec(
@@ -336,6 +347,15 @@ class Explain(bus_calls.AskingCommand):
             project=args.project,
         )
         return made_requests.of_new_server(self.context(), wanted, args.host)
+
+
+def _waiting(rpc: Any, context: Any, server: str, scheduler: str | None) -> Any | None:
+    """Return what is told of the request of a server that waits; None of one that does not."""
+    try:
+        return rpc.get_pending(context, server, server=scheduler)
+    except (errors.PendingNotFound, errors.MethodNotServed):
+        # A scheduler of an older release knows of none.
+        return None
 
 
 def gather(

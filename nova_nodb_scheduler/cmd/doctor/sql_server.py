@@ -74,7 +74,7 @@ def rights(conf: Any, options: Any) -> list[findings.DoctorFinding]:
 
 
 @attrs.frozen
-class Privilege:
+class SqlGrant:
     """A line of SHOW GRANTS.
 
     :param schema: a pattern as MariaDB has it; ``*`` for all
@@ -84,7 +84,7 @@ class Privilege:
     schema: str
 
     @classmethod
-    def parse(cls, line: str) -> Privilege | None:
+    def parse(cls, line: str) -> SqlGrant | None:
         """Read a line; None where it grants nothing on a schema."""
         matched = _GRANT.match(line)
         if matched is None or "." not in matched[2]:
@@ -117,7 +117,7 @@ def _mysql_rights(connection: sa.Connection) -> list[findings.DoctorFinding]:
     schema = str(connection.exec_driver_sql("SELECT DATABASE()").scalar_one())
     user = str(connection.exec_driver_sql("SELECT CURRENT_USER()").scalar_one())
     lines = [str(row[0]) for row in connection.exec_driver_sql("SHOW GRANTS")]
-    grants = [grant for grant in map(Privilege.parse, lines) if grant is not None]
+    grants = [grant for grant in map(SqlGrant.parse, lines) if grant is not None]
     given = frozenset[str]().union(*(g.privileges for g in grants if g.includes(schema)))
     quoted = "'{}'@'{}'".format(*user.rpartition("@")[::2])
     found = _too_few(given, schema, f"GRANT ALL ON `{schema}`.* TO {quoted};")

@@ -122,6 +122,9 @@ class AbandonedRequests:
         """Settle what stands in cells of a server; None where nothing does any more."""
         for cell, instance in _instances(context, server):
             if not _is_unhosted(instance):
+                if has_request and not instance.host:
+                    # It ended in ERROR, and who put it there came no further.
+                    _delete_request(context, server)
                 return Remains.DONE
             if is_sent:
                 if _age_seconds(instance) < SENT_SECONDS:
@@ -145,6 +148,14 @@ class AbandonedRequests:
                 )
         except nova_exception.AllocationDeleteFailed as error:
             raise NotCleared(str(error)) from error
+
+
+def handle(error: Exception, act: Callable[[], None]) -> None:
+    """Act as the handler of an error: Nova's notifications tell where it was raised."""
+    try:
+        raise error
+    except type(error):
+        act()
 
 
 def has_build_request(context: Any, server: str) -> bool:
@@ -217,10 +228,17 @@ def _unmap(context: Any, server: str) -> None:
 def _fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:
     updates = {"vm_state": vm_states.ERROR, "task_state": None}
     with nova_context.target_cell(context, cell) as targeted:
-        scheduler_utils.set_vm_state_and_notify(
-            targeted, instance.uuid, "compute_task", _METHOD, updates, error, None
+        handle(
+            error,
+            lambda: scheduler_utils.set_vm_state_and_notify(
+                targeted, instance.uuid, "compute_task", _METHOD, updates, error, None
+            ),
         )
+    _delete_request(context, instance.uuid)
+
+
+def _delete_request(context: Any, server: str) -> None:
     try:
-        objects.BuildRequest.get_by_instance_uuid(context, instance.uuid).destroy()
+        objects.BuildRequest.get_by_instance_uuid(context, server).destroy()
     except nova_exception.BuildRequestNotFound:
         return

@@ -107,6 +107,11 @@ def fault(hints: Hints, settings: WaitSettings) -> str | None:
     return None
 
 
+def class_hint(hints: Hints) -> str | None:
+    """Return the class that a user's hint names."""
+    return _one(hints, CLASS_HINT)
+
+
 def is_above_default(name: str, settings: WaitSettings) -> bool:
     """Tell whether a class goes before the default one."""
     names = settings.queue.class_names

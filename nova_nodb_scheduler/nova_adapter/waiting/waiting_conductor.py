@@ -43,8 +43,8 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
-    request_digest,
     request_payload,
+    request_records,
     requests_in_hand,
     wait_policy,
     waiting_events,
@@ -56,7 +56,11 @@ LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 #: What a scheduler's call ends in where there is no room, or no scheduler.
-NO_HOSTS = (nova_exception.NoValidHost, oslo_messaging.MessagingTimeout)
+NO_HOSTS = (
+    nova_exception.NoValidHost,
+    oslo_messaging.MessagingTimeout,
+    oslo_messaging.MessageDeliveryFailure,
+)
 
 _ENDINGS = {
     pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
@@ -103,7 +107,6 @@ class Attempt:
 class WaitingConductor:
     """The requests of one conductor that may wait; any thread.
 
-    :param owner: makes ids of holdings, each unlike any other
     :param settings: who may wait
     :param events: told what becomes of requests
     :param pause: sleeps for some seconds
@@ -111,22 +114,19 @@ class WaitingConductor:
 
     def __init__(
         self,
-        ledger: pending_ledger.PendingLedger,
+        records: request_records.RequestRecords,
         in_hand: requests_in_hand.RequestsInHand,
-        cipher: request_payload.PayloadCipher,
         settings: wait_policy.WaitSettings,
-        owner: Callable[[], str],
         abandoned: abandoned_requests.AbandonedRequests,
         *,
         events: waiting_events.EventSink | None = None,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = ledger
+        self._ledger = records.ledger
+        self._records = records
         self._in_hand = in_hand
-        self._cipher = cipher
         self._settings = settings
-        self._owner = owner
         self._abandoned = abandoned
         self._events = events
         self._pause = pause
@@ -156,13 +156,7 @@ class WaitingConductor:
         :returns: None for one that goes on as in Nova
         :raises LeftAlone: it is kept already, and somebody has it
         """
-        spec = arguments.request_specs[0]
-        terms = wait_policy.terms(
-            spec.flavor.extra_specs or {},
-            spec.scheduler_hints if "scheduler_hints" in spec and spec.scheduler_hints else {},
-            spec.project_id,
-            self._settings,
-        )
+        terms = request_records.terms(arguments, self._settings)
         if terms is None:
             return None
         try:
@@ -171,7 +165,7 @@ class WaitingConductor:
             # Whatever it is: a request must not fail for want of a record.
             LOG.warning(
                 "Request of server %(server)s cannot wait, and goes on as in Nova: %(error)s",
-                {"server": spec.instance_uuid, "error": error},
+                {"server": arguments.request_specs[0].instance_uuid, "error": error},
                 exc_info=not isinstance(error, errors.NodbError),
             )
             self.counts["not kept"] += 1
@@ -183,34 +177,14 @@ class WaitingConductor:
         arguments: request_payload.BuildArguments,
         terms: wait_policy.WaitTerms,
     ) -> Attempt:
-        request = self._newcomer(arguments.request_specs, terms)
-        payload = request_payload.pack(self._cipher, request.key, context, arguments)
-        created = self._ledger.create(request, payload)
+        request = self._records.newcomer(arguments, terms)
+        created = self._records.create(context, arguments, request)
         if isinstance(created, pending_rules.Superseded):
             LOG.info("Request %(key)s was asked twice", {"key": request.key})
             raise LeftAlone
         if isinstance(created, pending_ledger.MaybeCreated):
             return Attempt(request, doubtful=request)
         return Attempt(created)
-
-    def _newcomer(
-        self, specs: Sequence[Any], terms: wait_policy.WaitTerms
-    ) -> pending.PendingRequest:
-        spec, now = specs[0], self._ledger.now_seconds()
-        return pending.PendingRequest(
-            key=spec.instance_uuid,
-            servers=tuple(each.instance_uuid for each in specs),
-            project_id=spec.project_id or "",
-            user_id=(spec.user_id if "user_id" in spec else None) or "",
-            flavor=spec.flavor.name,
-            priority_class=terms.priority_class,
-            needs=request_digest.needs(spec),
-            queue=request_digest.queue(spec, len(specs)),
-            asked_at=now,
-            deadline_at=now + terms.wait_seconds,
-            state=pending.PendingState.SCHEDULING,
-            grant=pending.Grant(1, self._owner(), now + self._ledger.lease_seconds),
-        )
 
     # -- one attempt -----------------------------------------------------------------------
 
@@ -406,7 +380,7 @@ class WaitingConductor:
             requests and what it was called with
         :param bury: puts servers into ERROR in cell0, likewise, given the fault
         """
-        step = self._ledger.take(key, attempt, self._owner())
+        step = self._ledger.take(key, attempt, self._records.new_owner())
         if isinstance(step, pending_rules.Superseded):
             self.counts["casts in vain"] += 1
             return
@@ -459,7 +433,7 @@ class WaitingConductor:
             payload = self._ledger.read_payload(request.key)
             if payload is None:
                 return errors.UndecodableRecord(f"the payload of request {request.key} is gone")
-            return request_payload.unpack(self._cipher, request.key, payload)
+            return request_payload.unpack(self._records.cipher, request.key, payload)
         except errors.UndecodableRecord as error:
             return error
 
@@ -479,12 +453,20 @@ class WaitingConductor:
             raise LeftAlone
         self.counts["undecodable"] += 1
         context = nova_context.get_admin_context()
-        specs = [_spec(context, each.instance_uuid) for each in build_requests]
-        arguments = request_payload.BuildArguments(
-            [spec for spec in specs if spec is not None], None, None, [], None, None
-        )
-        told = attrs.evolve(request, reason=str(error))
-        bury(context, build_requests, arguments, _fault(told, now_seconds))
+        fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
+        for each in build_requests:
+            spec = _spec(context, each.instance_uuid)
+            arguments = request_payload.BuildArguments(
+                [] if spec is None else [spec],
+                image=None,
+                admin_password=None,
+                injected_files=[],
+                requested_networks=None,
+                # With which its volumes are found when it is deleted.
+                block_device_mapping=each.block_device_mappings,
+                tags=each.tags,
+            )
+            bury(context, [each], arguments, fault)
 
 
 @contextlib.contextmanager
@@ -505,7 +487,7 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, oslo_messaging.MessagingTimeout):
+    if not isinstance(error, nova_exception.NoValidHost):
         return "no scheduler answered"
     return str(error)[:_MOST_REASON]
 

@@ -16,6 +16,7 @@ import nova.conductor.manager
 import oslo_messaging
 
 from nova_nodb_scheduler.nova_adapter.waiting import (
+    abandoned_requests,
     conductor_rpc,
     request_payload,
     waiting_conductor,
@@ -98,7 +99,8 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
         error: Exception,
     ) -> None:
         specs = arguments.request_specs
-        self._bury_in_cell0(
+        bury = functools.partial(
+            self._bury_in_cell0,
             context,
             specs[0] if specs else None,
             error,
@@ -106,6 +108,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
             block_device_mapping=arguments.block_device_mapping,
             tags=arguments.tags,
         )
+        abandoned_requests.handle(error, bury)
 
     # -- what Nova's methods call --------------------------------------------------------
 
@@ -175,3 +178,14 @@ class DispatchEndpoint:
     def dispatch_pending(self, context: Any, key: str, attempt: int) -> None:
         """Try a request that was granted, in the thread of the message."""
         self._tasks.nodb_dispatch(key, attempt)
+
+
+def install(manager: Any, waiting: waiting_conductor.WaitingConductor) -> None:
+    """Have a conductor manager's requests wait; nothing runs before ``waiting`` is started.
+
+    :param manager: Nova's ConductorManager, constructed, with no server yet
+    """
+    tasks = WaitingTaskManager(waiting)
+    place = manager.additional_endpoints.index(manager.compute_task_mgr)
+    manager.additional_endpoints[place] = manager.compute_task_mgr = tasks
+    manager.additional_endpoints.append(DispatchEndpoint(tasks))

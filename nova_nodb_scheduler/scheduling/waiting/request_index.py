@@ -68,6 +68,7 @@ class RequestIndex:
         entry = self.entries.get(request.key)
         if entry is not None:
             self.leave(entry)
+        self.shapes.learn(request.needs)
         queue = self._queue(request)
         queue.requests += 1
         self._project(request.project_id).requests += 1

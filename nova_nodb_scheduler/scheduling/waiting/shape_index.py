@@ -78,6 +78,14 @@ class ShapeIndex:
         if old_level is not None:
             self._refresh(old_level)
 
+    def learn(self, needs: Mapping[str, int]) -> None:
+        """Give resource classes a column that have none."""
+        self.axis.learn(needs)
+        missing = len(self.axis) - len(self._needs)
+        if missing:
+            more = np.zeros((missing, self._needs.shape[1]), np.int64)
+            self._needs = np.concatenate([self._needs, more])
+
     def fitting(
         self, room: resource_axis.Vector
     ) -> list[tuple[tuple[int, float, float], waiting_lines.Shape]]:
@@ -86,7 +94,8 @@ class ShapeIndex:
         Each with the order key of its first request, without that one's own key.
         """
         fits = self._levels >= 0
-        for column, free in zip(self._needs, room, strict=True):
+        # Who takes nothing of a resource class fits where there is less than nothing, too.
+        for column, free in zip(self._needs, np.maximum(room, 0), strict=True):
             fits &= column <= free
         return self._in_order(np.flatnonzero(fits))
 
@@ -172,17 +181,10 @@ class ShapeIndex:
         found = waiting_lines.Shape(needs, level, row)
         self._by_needs[needs, level] = found
         self._shapes[row] = found
-        self._learn(needs)
+        self.learn(needs)
         self._needs[:, row] = self.axis.vector(needs)
         self._levels[row] = level
         return found
-
-    def _learn(self, needs: Mapping[str, int]) -> None:
-        self.axis.learn(needs)
-        missing = len(self.axis) - len(self._needs)
-        if missing:
-            more = np.zeros((missing, self._needs.shape[1]), np.int64)
-            self._needs = np.concatenate([self._needs, more])
 
     def _grow(self) -> None:
         rows = len(self._shapes)

@@ -250,7 +250,7 @@ class WaitQueues:
         held = self.held_hosts(now)
         rows = [row for row, host in enumerate(hosts) if host not in held]
         axis = self._book.axis
-        axis.learn(request.needs)
+        self._index.shapes.learn(request.needs)
         chosen = [hosts[row] for row in rows]
         room = axis.take(resources, free[rows])
         self._charge(chosen, room)

@@ -217,16 +217,21 @@ class PendingLedger:
 
         :raises BackendUnavailable: leases run on until their ends
         """
-        wanted = {record_key(holding.key): holding for holding in holdings}
+        wanted = list(holdings)
         if not wanted:
             return {}
         until = self._lease_end()
         lost: dict[pending_rules.Holding, pending_rules.Superseded] = {}
         writes = []
-        found = self._synchronizer.read(wanted)
-        for key, holding in wanted.items():
-            state = _state(found.get(key))
-            standing = _request(key.key, state)
+        found = self._synchronizer.read({record_key(holding.key) for holding in wanted})
+        for holding in wanted:
+            key = record_key(holding.key)
+            try:
+                state = _state(found.get(key))
+                standing = _request(key.key, state)
+            except errors.UndecodableRecord:
+                # Its next step tells its holder. Others must not lose theirs for it.
+                continue
             step = pending_rules.renewed(standing, holding, until)
             if isinstance(step, pending_rules.Superseded):
                 lost[holding] = step
@@ -272,9 +277,9 @@ class PendingLedger:
     # -- anybody's --------------------------------------------------------------------------
 
     def drop_server(self, key: str, server: str) -> pending_rules.Step:
-        """Take a server that its user deleted out of a request; what is sent stays.
+        """Take a server that its user deleted out of a request that has no hosts yet.
 
-        A request that waits for nobody any more ends.
+        One that waits for nobody any more ends.
         """
         step = self._step(key, lambda now: pending_rules.without_server(now, server))
         if isinstance(step, pending.PendingRequest) and not step.servers:

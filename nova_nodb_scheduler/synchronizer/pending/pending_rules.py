@@ -177,7 +177,7 @@ def sent(
 def renewed(
     standing: pending.PendingRequest | None, holding: Holding, until_seconds: float
 ) -> Step:
-    """Its holder lives. A lease that ended is not begun again: another may look at it now."""
+    """Its holder lives: a lease lasts longer, and one that ended begins again if nobody came."""
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
     if standing.state not in (_SCHEDULING, _BUILDING):
@@ -188,13 +188,13 @@ def renewed(
 
 
 def without_server(standing: pending.PendingRequest | None, server: str) -> Step:
-    """Its user deleted a server before it was sent."""
+    """Its user deleted a server before hosts were chosen; later, its holder finds out itself."""
     if standing is None:
         return Superseded(None)
-    if server in standing.sent:
-        return Superseded(standing)
     if server not in standing.servers:
         return standing
+    if server in standing.sent or standing.state is _BUILDING:
+        return Superseded(standing)
     return attrs.evolve(
         standing, servers=tuple(each for each in standing.servers if each != server)
     )

@@ -59,6 +59,7 @@ HEALTHY = {
     f'nodb_allocations_verified_total{{result="withdrawn",{WORKER}}}': "0+0x100",
     f'nodb_allocations_verified_total{{result="stands",{WORKER}}}': "0+600x100",
     f'nodb_orphan_allocations{{kind="absent",{WORKER}}}': "0+0x100",
+    f"nodb_queue_running{{{WORKER}}}": "1+0x100",
     BOUNDS[0]: "20+0x100",
     BOUNDS[1]: "90+0x100",
     BOUNDS[2]: "30+0x100",
@@ -106,6 +107,7 @@ FAULTS: dict[str, dict[str, str | None]] = {
     "NodbAllocationsWithdrawn": {
         f'nodb_allocations_verified_total{{result="withdrawn",{WORKER}}}': "0+0x40 1+0x60"
     },
+    "NodbQueueStopped": {f"nodb_queue_running{{{WORKER}}}": "0+0x100"},
     "NodbOrphanAllocations": {f'nodb_orphan_allocations{{kind="absent",{WORKER}}}': "1+0x100"},
 }
 _FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'

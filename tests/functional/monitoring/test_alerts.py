@@ -14,6 +14,7 @@ import functools
 import os
 import pathlib
 import tempfile
+import threading
 import time
 import unittest
 import uuid
@@ -28,7 +29,13 @@ from keystoneauth1 import exceptions as keystone
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.observe import exporter, metric_labels, process_metrics, worker_slots
+from nova_nodb_scheduler.observe import (
+    exporter,
+    metric_labels,
+    process_metrics,
+    queue_metrics,
+    worker_slots,
+)
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
@@ -186,7 +193,7 @@ class BackEndAlertsTest(AlertsCase):
             self.request()
         patience.wait_until(is_quiet, ALERT_SECONDS, self.firing, 0.3)
         self.assertEqual([], self.prometheus.unhealthy_rules())
-        self.assertEqual(26, len(prometheus_server.rules()))
+        self.assertEqual(27, len(prometheus_server.rules()))
 
     def test_a_back_end_that_stops_is_seen_on_both_sides_and_so_is_its_return(self) -> None:
         names = (
@@ -386,6 +393,14 @@ class ClaimAlertsTest(AlertsCase):
         self.runtime.decisions.claim_duty.stop()
         self.left_behind(allocated=False)
         self.await_alerts("NodbClaimsNotSettled")
+
+    def test_a_queue_whose_thread_has_ended(self) -> None:
+        queue = queue_metrics.QueueMetrics(self.runtime.metrics.registry)
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        queue.watch(queue_metrics.WaitingFigures, thread.is_alive)
+        self.await_alerts("NodbQueueStopped")
 
     def test_orphans_that_stay(self) -> None:
         self.left_behind(allocated=True)

@@ -8,7 +8,7 @@ import testtools
 from oslo_versionedobjects import base, exception, fixture
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.wire import explanations, objects
+from nova_nodb_scheduler.wire import explanations, objects, pending_objects
 
 #: When a line here must change, the object's VERSION must, too (unless the
 #: object was never released).
@@ -18,13 +18,19 @@ FINGERPRINTS = {
     "NodbExplanation": "1.0-4af6f88e49c288e6eb41ca539dad5989",
     "NodbFeedStatus": "1.0-48f7b3b4ab1426c99a0a5a8210432562",
     "NodbHostListPage": "1.0-2992147b31d95c00700400c067d57247",
+    "NodbHostShortfall": "1.0-fa906ed66797554fe77fac7256fa7108",
     "NodbHostState": "1.0-100c440b6949c001851543c3ac9f3353",
     "NodbHostStatePage": "1.0-a47836eca3e0f14720048ec4aae94f74",
     "NodbHostStateUpdate": "1.0-f58bdbfa5b9cd5c1b84db66da0b12ecb",
     "NodbListedHost": "1.0-9bd1f8c01b26f69f2fcd368060689e24",
+    "NodbListedRequest": "1.0-a86a2d49708da053d53dac3912cf85b4",
     "NodbNamespaceInfo": "1.0-257d8ef96f95aa082a80baf614c26291",
     "NodbPastDecision": "1.0-5500984a9149240232ccd0c8c4f14d64",
     "NodbPastDecisions": "1.0-3924485f4d1eb95ac6cb20ca6a8ba9be",
+    "NodbPendingDetails": "1.0-90af74c541b7c953940b09e018e0439b",
+    "NodbPendingOutcome": "1.0-5463f77ee37e0cb0d893db05e98dcac0",
+    "NodbPendingOutcomes": "1.0-3b973c210cfa05346d203fe0ba15793c",
+    "NodbPendingPage": "1.0-8f397e11a478c2308322ae1ff67a15d9",
     "NodbPlacedServer": "1.0-4fa6f8cbf057beb90e5a3beddf95e192",
     "NodbQuarantineEntry": "1.0-74e838287ca0461fed583a12e61e0a5d",
     "NodbRefusedHost": "1.0-598894ce26e3a243800ce0330ac99038",
@@ -39,7 +45,8 @@ FINGERPRINTS = {
 
 
 def own_classes():
-    assert explanations.Explanation.obj_name() == "NodbExplanation"  # registered by its import
+    for each in (explanations.Explanation, pending_objects.PendingPage):
+        assert each.obj_name() in base.VersionedObjectRegistry.obj_classes()  # by their imports
     return {
         name: classes
         for name, classes in base.VersionedObjectRegistry.obj_classes().items()

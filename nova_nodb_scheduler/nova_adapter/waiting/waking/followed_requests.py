@@ -22,7 +22,7 @@ from nova_nodb_scheduler.store import host_state_store, store_snapshot
 _PENDING = known_namespaces.PENDING.name
 
 
-class Step(enum.Enum):
+class RequestStep(enum.Enum):
     """What has become of a request since it was looked at last, as its record tells."""
 
     #: There was no room for it.
@@ -43,7 +43,7 @@ class Transition:
     :param before: as it stood before; None of one that is new here
     """
 
-    step: Step
+    step: RequestStep
     request: pending.PendingRequest
     before: pending.PendingRequest | None
 
@@ -104,7 +104,7 @@ class FollowedRequests:
                 continue
             self._put(found, now)
             if found.state is pending.PendingState.BUILDING:
-                yield Transition(Step.BUILDING, found, None)
+                yield Transition(RequestStep.BUILDING, found, None)
 
     def _changes(
         self, view: store_snapshot.NamespaceView, keys: Iterable[str], now: float
@@ -120,7 +120,7 @@ class FollowedRequests:
             if found is None:
                 self.queues.drop(key, now)
                 if before is not None:
-                    yield Transition(Step.GONE, before, before)
+                    yield Transition(RequestStep.GONE, before, before)
                 continue
             self._put(found, now)
             yield Transition(_step(found, before), found, before)
@@ -130,12 +130,12 @@ class FollowedRequests:
         self.queues.put(request, now)
 
 
-def _step(request: pending.PendingRequest, before: pending.PendingRequest | None) -> Step:
+def _step(request: pending.PendingRequest, before: pending.PendingRequest | None) -> RequestStep:
     was = None if before is None else before.state
     if request.state is was:
-        return Step.CHANGED
+        return RequestStep.CHANGED
     if request.state is pending.PendingState.WAITING:
-        return Step.PARKED
+        return RequestStep.PARKED
     if request.state is pending.PendingState.BUILDING:
-        return Step.BUILDING
-    return Step.CHANGED
+        return RequestStep.BUILDING
+    return RequestStep.CHANGED

@@ -76,7 +76,7 @@ class NotTold:
 Fit: TypeAlias = ServersFit | NoRoom | NotTold
 
 
-class StatesNotProved(Exception):
+class HostsUnproved(Exception):
     """What memory holds may be old: nobody is woken by it."""
 
 
@@ -180,7 +180,7 @@ class PendingPlans:
     def view(self) -> views_module.RequestView:
         """Return a view of what is proved now, in which nothing is counted.
 
-        :raises StatesNotProved: something that any request looks at is not
+        :raises HostsUnproved: something that any request looks at is not
         """
         opened = self._views.open()
         enabled = [str(cell.uuid) for cell in self._decisions.host_manager.enabled_cells]
@@ -188,10 +188,10 @@ class PendingPlans:
             missing = opened.lacks(scope)
             if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
-                raise StatesNotProved(f"{scope}: {why}")
+                raise HostsUnproved(f"{scope}: {why}")
         refusal = self._decisions.placement_mirror.refusal()
         if refusal is not None:
-            raise StatesNotProved(refusal)
+            raise HostsUnproved(refusal)
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -208,7 +208,7 @@ class PendingPlans:
 
         :param among: uuids of the only hosts to look at; None for all
         :param charged: what is granted on hosts and does not show yet, by uuid
-        :raises StatesNotProved: not any more
+        :raises HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
@@ -218,7 +218,7 @@ class PendingPlans:
                 return self._fit(request, prepared, view, among, charged or {})
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise StatesNotProved(error.reason) from error
+                    raise HostsUnproved(error.reason) from error
                 return NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return NotTold(str(error))
@@ -233,7 +233,7 @@ class PendingPlans:
     ) -> tuple[tuple[decision_steps.FilterCount, ...], int] | NotTold:
         """Return how many hosts each step leaves now, and how many take the first server.
 
-        :raises StatesNotProved: not any more
+        :raises HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
@@ -245,7 +245,7 @@ class PendingPlans:
                 parts = planner.placement_parts()
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise StatesNotProved(error.reason) from error
+                    raise HostsUnproved(error.reason) from error
                 return NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return NotTold(str(error))

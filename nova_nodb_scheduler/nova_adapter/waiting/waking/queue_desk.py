@@ -55,7 +55,7 @@ class DeskParts:
 
 
 class QueueDesk:
-    """Fulfils :class:`.queue_endpoint.QueueDesk`; any thread."""
+    """Fulfils :class:`.queue_endpoint.PendingOperations`; any thread."""
 
     def __init__(self, parts: DeskParts) -> None:
         self._parts = parts
@@ -128,7 +128,7 @@ class QueueDesk:
         try:
             told = plans.explain(request, plans.view())
             short = plans.shortage(request, hosts)
-        except pending_plans.StatesNotProved as why:
+        except pending_plans.HostsUnproved as why:
             found.why_unknown = f"hosts are not proved: {why}"
             return found
         for each in (told, short):

@@ -71,7 +71,7 @@ class Owners(Protocol):
         """Say whether this worker grants the requests of a digest."""
 
 
-class Usage(Protocol):
+class UsageCounter(Protocol):
     """Counts what projects use."""
 
     def begun(self, request: pending.PendingRequest, now: float) -> None:
@@ -112,7 +112,7 @@ class WorkerParts:
     clock: Callable[[], float]
     upkeep: Sequence[Upkeep] = ()
     proved_upkeep: Sequence[Upkeep] = ()
-    usages: Sequence[Usage] = ()
+    usages: Sequence[UsageCounter] = ()
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -229,7 +229,7 @@ class QueueWorker:
         parts = self._parts
         try:
             view = parts.plans.view()
-        except pending_plans.StatesNotProved as why:
+        except pending_plans.HostsUnproved as why:
             self._tell_unproved(str(why))
             return
         try:
@@ -246,7 +246,7 @@ class QueueWorker:
                 self._walk(functools.partial(self._queues.sweep, now), view, now)
             for each in parts.proved_upkeep:
                 each.run(now)
-        except pending_plans.StatesNotProved as why:
+        except pending_plans.HostsUnproved as why:
             self._tell_unproved(str(why))
 
     @property
@@ -306,14 +306,14 @@ class QueueWorker:
     def _note(self, transition: followed_requests.Transition, now: float) -> None:
         """Take in what became of a request; tell of it where it is this worker's."""
         request = transition.request
-        if transition.step is followed_requests.Step.GONE:
+        if transition.step is followed_requests.RequestStep.GONE:
             granted = self._granted.pop(request.key, None)
             if granted is not None and granted.grant.attempt > request.grant.attempt:
                 request = granted
                 transition = attrs.evolve(transition, request=granted)
         if request.state is not pending.PendingState.WAITING:
             self._left.pop(request.key, None)
-        if transition.step is followed_requests.Step.BUILDING:
+        if transition.step is followed_requests.RequestStep.BUILDING:
             self._showing.append(request.key)
             self._untold.pop(request.queue, None)
             for usage in self._parts.usages:
@@ -323,7 +323,7 @@ class QueueWorker:
         kind = _kind(transition)
         if kind is not None:
             self._tell(self._parts.observed, kind, request, now)
-        if transition.step is followed_requests.Step.GONE and request.parked_at:
+        if transition.step is followed_requests.RequestStep.GONE and request.parked_at:
             waited_seconds = now - request.asked_at
             self._parts.meter.left(request.priority_class, _ending(request), waited_seconds)
 
@@ -398,7 +398,7 @@ class QueueWorker:
             is_any = True
             try:
                 self._try(walk, candidate, charged, view, now)
-            except pending_plans.StatesNotProved:
+            except pending_plans.HostsUnproved:
                 with lock:
                     walk.refused()
                 raise
@@ -508,10 +508,10 @@ def _ending(request: pending.PendingRequest) -> str:
 def _kind(transition: followed_requests.Transition) -> waiting_events.EventKind | None:
     """Return what is told of a transition; None for nothing."""
     request, before = transition.request, transition.before
-    if transition.step is followed_requests.Step.PARKED:
+    if transition.step is followed_requests.RequestStep.PARKED:
         first = before is None or not before.parked_at
         return waiting_events.EventKind.PARKED if first else None
-    if transition.step is not followed_requests.Step.GONE:
+    if transition.step is not followed_requests.RequestStep.GONE:
         return None
     if request.grant.purpose is pending.Purpose.EXPIRE:
         return waiting_events.EventKind.EXPIRED

@@ -364,18 +364,16 @@ class ServerTest(testtools.TestCase):
             ("GRANT SELECT (`a`, `b`), UPDATE ON `n.x`.`t` TO `u`@`%`", "n.x", True, True),
         ):
             with self.subTest(line):
-                grant = sql_server.Privilege.parse(line)
+                grant = sql_server.SqlGrant.parse(line)
                 self.assertEqual(
                     (includes, alone), (grant.includes(schema), grant.is_of(schema)), grant
                 )
         self.assertEqual(
             {"SELECT", "UPDATE"},
-            sql_server.Privilege.parse(
-                "GRANT SELECT (`a`, `b`), UPDATE ON `n`.`t` TO u"
-            ).privileges,
+            sql_server.SqlGrant.parse("GRANT SELECT (`a`, `b`), UPDATE ON `n`.`t` TO u").privileges,
         )
         for line in ("GRANT `role` TO `u`@`%`", "GRANT PROXY ON ''@'%' TO 'root'@'%'"):
-            self.assertIsNone(sql_server.Privilege.parse(line))
+            self.assertIsNone(sql_server.SqlGrant.parse(line))
 
     def judge(self, limit=100, used=10, most=None, ours=5, **counted):
         usage = sql_server.Usage(limit, used, most, ours)

@@ -135,8 +135,8 @@ class PlainQueue:
         before: Mapping[str, Mapping[str, int]] | None,
         now: float,
         answer: Callable[[pending.PendingRequest, list[str]], str],
-    ) -> list[tuple[str, list[str]]]:
-        """Return who was asked, with which hosts.
+    ) -> list[tuple[str, int, list[str]]]:
+        """Return who was asked, for which attempt, with which hosts.
 
         :param answer: granted | left | refused | lost; the first host is taken for all servers
         """
@@ -180,7 +180,7 @@ class PlainQueue:
                 return asked
             request = chosen.request
             found = helped(request)
-            asked.append((request.key, found))
+            asked.append((request.key, chosen.attempt + 1, found))
             said = answer(request, found)
             if said == "refused":
                 refused.add(self.level(request, now) if self.is_strict else queue(request))

@@ -210,17 +210,37 @@ class LeaseTest(LedgerCase):
         self.ledger.renew([kept])
         self.assertEqual(1050.0, self.ledger.read("c").grant.until_seconds)
 
+    def test_who_sleeps_in_a_former_attempt_does_not_keep_the_present_one_from_living(self):
+        former = self.parked()
+        self.ledger.grant("a", 1, "scheduler")
+        present = pending_rules.holding_of(self.ledger.take("a", 2, "two"))
+        for holdings in ([former, present], [present, former]):
+            self.now += 20
+            self.assertEqual({former}, set(self.ledger.renew(holdings)))
+            self.assertEqual(self.now + 30, self.ledger.read("a").grant.until_seconds)
+
+    def test_a_record_that_cannot_be_read_keeps_no_other_lease_from_being_renewed(self):
+        broken, kept = self.create(), self.create(key="c", servers=("c",))
+        key = pending_ledger.record_key("a")
+        revision = self.client.read([key])[key].revision
+        self.client.write([records.Write(key, revision, b"rubbish")])
+        self.now += 20
+        self.assertEqual({}, self.ledger.renew([broken, kept]))
+        self.assertEqual(1050.0, self.ledger.read("c").grant.until_seconds)
+
 
 class PeopleTest(LedgerCase):
     def test_a_server_deleted_by_its_user_is_not_sent(self):
-        holding = self.building()
+        holding = self.create()
         self.assertEqual(("b",), self.ledger.drop_server("a", "a").servers)
+        self.ledger.begin(holding)
         self.assert_superseded(self.ledger.sent(holding, "a"))
         self.assertEqual(("b",), self.ledger.sent(holding, "b").sent)
 
-    def test_what_was_sent_is_not_dropped(self):
+    def test_once_hosts_are_chosen_nobody_else_takes_a_server_out(self):
         holding = self.building()
-        self.ledger.sent(holding, "a")
+        self.assert_superseded(self.ledger.drop_server("a", "a"))
+        self.assertEqual(("a",), self.ledger.sent(holding, "a").sent)
         self.assert_superseded(self.ledger.drop_server("a", "a"))
 
     def test_the_last_server_takes_a_request_that_waits_with_it(self):

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conductors that die or sleep at any step lose no server and build none twice; run by
+:mod:`.test_waiting`.
+"""
+
+from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - Nova's first
+
+import contextlib
+import threading
+from unittest import mock
+
+import nova.conductor.manager
+from nova import objects
+from nova.compute import rpcapi as compute_rpcapi
+
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests
+
+State = pending.PendingState
+TASKS = nova.conductor.manager.ComputeTaskManager
+
+
+class Died(BaseException):
+    """The process ended here; nothing in it runs any more."""
+
+
+class DyingConductorsTest(waiting_cloud.WaitingCloud):
+    def setUp(self):
+        super().setUp()
+        self.sent = []
+        send = compute_rpcapi.ComputeAPI.build_and_run_instance
+
+        def counted(api, context, instance, *args, **kwargs):
+            self.sent.append(instance.uuid)
+            return send(api, context, instance, *args, **kwargs)
+
+        patch = mock.patch.object(compute_rpcapi.ComputeAPI, "build_and_run_instance", counted)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    @contextlib.contextmanager
+    def dying(self, owner, name, *, behind=False):
+        """Let the next conductor that comes to a function end before it, or behind it."""
+        died = threading.Event()
+        function = getattr(owner, name)
+        is_static = isinstance(
+            vars(owner).get(name) if isinstance(owner, type) else None, staticmethod
+        )
+
+        def die(*args, **kwargs):
+            if died.is_set():
+                return function(*args, **kwargs)
+            if behind:
+                function(*args, **kwargs)
+            died.set()
+            raise Died
+
+        patched = staticmethod(die) if is_static else die
+        with mock.patch.object(owner, name, patched):
+            yield died
+        self.assertTrue(died.is_set(), f"nobody came to {name}")
+
+    def ask_of_a_dying_one(self, owner, name, *, behind=False, servers=1):
+        with self.dying(owner, name, behind=behind) as died:
+            asked = self.ask(servers=servers)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        return asked
+
+    def take_over(self, server):
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        self.grant(server)
+
+    def assert_built_once(self, *servers):
+        for server in servers:
+            self.active(server)
+            self.ended(server)
+            self.assertEqual(1, self.sent.count(server), self.sent)
+            self.assertEqual(["cell1"], [cell for cell, _ in self.instances(server)])
+            [allocated] = self.allocations(server).values()
+            self.assertEqual(1, allocated["resources"]["VCPU"])
+
+    def assert_built_by_another(self, owner, name, *, behind=False):
+        server = self.ask_of_a_dying_one(owner, name, behind=behind)[0]
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    # -- at each step of one ------------------------------------------------------------
+
+    def test_behind_the_record(self):
+        self.assert_built_by_another(self.waiting._ledger, "create", behind=True)
+
+    def test_before_the_scheduler_is_asked(self):
+        self.assert_built_by_another(TASKS, "_schedule_instances")
+
+    def test_behind_the_schedulers_answer(self):
+        self.assert_built_by_another(TASKS, "_schedule_instances", behind=True)
+
+    def test_before_the_beginning(self):
+        self.assert_built_by_another(self.waiting._ledger, "begin")
+
+    def test_behind_the_beginning(self):
+        self.assert_built_by_another(self.waiting._ledger, "begin", behind=True)
+
+    def test_behind_the_instance_in_its_cell(self):
+        self.assert_built_by_another(objects.Instance, "create", behind=True)
+
+    def test_before_the_mapping(self):
+        self.assert_built_by_another(TASKS, "_map_instance_to_cell")
+
+    def test_behind_the_mapping(self):
+        self.assert_built_by_another(TASKS, "_map_instance_to_cell", behind=True)
+
+    def test_before_the_parking(self):
+        first, _second = self.fill()
+        self.sent.clear()
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "park")[0]
+        self.make_room(first)
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    def test_behind_the_parking(self):
+        first, _second = self.fill()
+        self.sent.clear()
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "park", behind=True)[0]
+        self.make_room(first)
+        self.grant(server)
+        self.assert_built_once(server)
+
+    def test_behind_the_taking_of_a_grant(self):
+        first, _second = self.fill()
+        self.sent.clear()
+        server = self.ask()[0]
+        self.waits(server)
+        self.make_room(first)
+        with self.dying(self.waiting._ledger, "take", behind=True) as died:
+            self.grant(server)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    def test_behind_the_last_sending(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "finish")[0]
+        self.active(server)
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    # -- where nobody can go on -----------------------------------------------------------
+
+    def assert_fails(self, server, text):
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn(text, self.fault(server))
+        self.assertEqual([], self.sent)
+        self.assertEqual({}, self.allocations(server))
+        self.admin_api.delete_server(server)
+
+    def test_behind_the_build_requests_deletion(self):
+        server = self.ask_of_a_dying_one(TASKS, "_delete_build_request", behind=True)[0]
+        self.take_over(server)
+        self.assert_fails(server, "ended before it could be sent")
+
+    def test_between_the_word_of_the_sending_and_the_sending(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "sent", behind=True)[0]
+        self.take_over(server)
+        # Its message may be on its way: it is left to its host for a while.
+        self.in_state(server, State.SCHEDULING)
+        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
+        with mock.patch.object(abandoned_requests, "_age_seconds", return_value=1801.0):
+            self.pass_time(abandoned_requests.SENT_SECONDS)
+            self.take_over(server)
+            self.assert_fails(server, "did not arrive")
+
+    # -- several at once --------------------------------------------------------------------
+
+    def test_of_several_servers_the_one_that_was_sent_is_left_alone(self):
+        servers = self.ask_of_a_dying_one(self.waiting._ledger, "sent", behind=True, servers=2)
+        marked = self.record(servers[0]).sent
+        self.assertEqual(1, len(marked))
+        (other,) = set(servers) - set(marked)
+        self.take_over(servers[0])
+        self.active(other)
+        self.assertEqual([other], self.sent)
+        self.assertEqual([other], [each for each in servers if self.allocations(each)][-1:])
+
+    def test_of_several_servers_one_is_in_its_cell_already(self):
+        servers = self.ask_of_a_dying_one(objects.Instance, "create", behind=True, servers=2)
+        self.take_over(servers[0])
+        self.assert_built_once(*servers)
+
+    # -- who sleeps, and wakes behind others ------------------------------------------------
+
+    @contextlib.contextmanager
+    def sleeping(self, owner, name):
+        """Let the next conductor that comes to a function sleep before it until the end."""
+        asleep, awake, over = threading.Event(), threading.Event(), threading.Event()
+        function = getattr(owner, name)
+
+        def sleep(*args, **kwargs):
+            if asleep.is_set():
+                return function(*args, **kwargs)
+            asleep.set()
+            awake.wait(waiting_cloud.PATIENCE_SECONDS)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                over.set()
+
+        with mock.patch.object(owner, name, sleep):
+            yield asleep
+            awake.set()
+            self.assertTrue(over.wait(waiting_cloud.PATIENCE_SECONDS))
+
+    def assert_overtaken(self, owner, name):
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(owner, name) as asleep,
+        ):
+            server = self.ask()[0]
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.take_over(server)
+            self.assert_built_once(server)
+        waiting_cloud.patience.wait_until(
+            lambda: self.waiting.counts["overtaken"], 30.0, lambda: str(self.waiting.counts)
+        )
+        self.assert_built_once(server)
+
+    def test_one_that_slept_before_the_beginning_does_nothing(self):
+        self.assert_overtaken(self.waiting._ledger, "begin")
+
+    def test_one_that_slept_before_the_mapping_maps_nothing(self):
+        self.assert_overtaken(self.waiting, "still_holds")
+
+    def test_a_cast_that_comes_twice_builds_once(self):
+        first, _second = self.fill()
+        self.sent.clear()
+        server = self.ask()[0]
+        self.waits(server)
+        self.make_room(first)
+        request = self.record(server)
+        granted = self.ledger.grant(request.key, request.grant.attempt, "scheduler")
+        for _ in range(3):
+            self.dispatch(granted)
+        self.assert_built_once(server)

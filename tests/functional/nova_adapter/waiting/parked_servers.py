@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers without room wait, and are built when there is some; run by :mod:`.test_waiting`."""
+
+from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - Nova's first
+
+from unittest import mock
+
+import attrs
+import oslo_messaging
+from nova import exception, objects
+from nova.scheduler import rpcapi
+from nova.tests import fixtures as nova_fixtures
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting import request_payload
+from nova_nodb_scheduler.testing import patience
+
+State = pending.PendingState
+
+
+class ParkedServersTest(waiting_cloud.WaitingCloud):
+    def test_one_waits_until_there_is_room(self):
+        first, second = self.fill()
+        server = self.ask()[0]
+        parked = self.waits(server)
+        shown = self.admin_api.get_server(server)
+        self.assertEqual(("BUILD", "scheduling"), (shown["status"], shown["OS-EXT-STS:task_state"]))
+        self.assertNotIn("fault", shown)
+        self.assertEqual([], self.instances(server))
+        self.assertEqual({"VCPU": 1, "MEMORY_MB": 256, "DISK_GB": 11}, dict(parked.needs))
+        self.assertIn("No valid host", parked.reason)
+        # While the cloud is full it is parked again.
+        self.grant(server)
+        again = self.in_state(server, State.WAITING)
+        self.assertEqual((2, 2), (again.grant.attempt, again.refusals))
+        self.make_room(first)
+        self.grant(server)
+        self.active(server)
+        self.ended(server)
+        self.assertEqual(1, len(self.allocations(server)))
+        self.assertEqual("ACTIVE", self.admin_api.get_server(second)["status"])
+
+    def test_room_that_is_there_is_taken_at_once(self):
+        server = self.ask()[0]
+        self.active(server)
+        self.ended(server)
+        self.assertEqual({}, {k: v for k, v in self.waiting.counts.items() if k == "parked"})
+
+    def test_without_a_word_it_ends_as_in_nova_and_no_back_end_is_asked(self):
+        self.fill()
+        with mock.patch.object(self.waiting._ledger, "create") as create:
+            server = self.ask(wait_seconds=None)[0]
+            self.comes_to(server, "ERROR")
+        self.assertIn("No valid host", self.fault(server))
+        create.assert_not_called()
+
+    def test_a_hint_of_0_seconds_ends_as_in_nova(self):
+        self.fill()
+        self.comes_to(self.ask(wait_seconds=0)[0], "ERROR")
+
+    def test_the_users_deletion_ends_its_waiting(self):
+        self.fill()
+        server = self.ask()[0]
+        self.waits(server)
+        self.admin_api.delete_server(server)
+        if self.record(server) is not None:
+            # The API's word did not come: it is found gone when it is tried.
+            self.grant(server)
+        self.ended(server)
+        self.assertNotIn(server, self.ids())
+        self.assertEqual({}, self.allocations(server))
+        self.assertEqual([], self.instances(server))
+
+    def test_one_that_waited_in_vain_says_how_long_for_what(self):
+        self.fill()
+        server = self.ask(wait_seconds=120)[0]
+        parked = self.waits(server)
+        self.assertAlmostEqual(120, parked.deadline_at - parked.asked_at)
+        self.pass_time(130)
+        self.grant(server, pending.Purpose.EXPIRE)
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertRegex(
+            self.fault(server),
+            r"waited 13\d s for 11 DISK_GB, 256 MEMORY_MB, 1 VCPU: .*No valid host",
+        )
+        self.assertEqual(["cell0"], [cell for cell, _ in self.instances(server)])
+
+    def test_an_operators_cancellation_says_so(self):
+        self.fill()
+        server = self.ask()[0]
+        self.waits(server)
+        self.grant(server, pending.Purpose.CANCEL)
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn("cancelled by an operator", self.fault(server))
+
+    def test_several_servers_of_one_request_wait_as_one(self):
+        first, second = self.fill()
+        servers = self.ask(servers=2)
+        parked = self.waits(servers[0])
+        self.assertEqual(set(servers), set(parked.servers))
+        self.make_room(first)
+        self.grant(servers[0])
+        self.assertEqual(2, self.in_state(servers[0], State.WAITING).refusals)
+        self.assertEqual([{}, {}], [self.allocations(each) for each in servers])
+        self.make_room(second)
+        self.grant(servers[0])
+        for server in servers:
+            self.active(server)
+        self.ended(servers[0])
+
+    def test_those_that_are_left_of_several_are_built(self):
+        first, _second = self.fill()
+        servers = self.ask(servers=2)
+        self.waits(servers[0])
+        self.admin_api.delete_server(servers[0])
+        self.make_room(first)
+        self.grant(servers[1])
+        self.active(servers[1])
+        self.ended(servers[1])
+
+    def test_one_with_a_password_files_and_user_data_is_built_with_them(self):
+        first, _second = self.fill()
+        self.admin_api.microversion = "2.50"
+        asked = self._build_server(flavor_id=self.flavor_id, networks="none")
+        asked.update({"adminPass": "s3cret-word", "user_data": "YWJj"})
+        asked["personality"] = [{"path": "/etc/motd", "contents": "c2VjcmV0IGZpbGU="}]
+        server = self.admin_api.api_post(
+            "/servers", {"server": asked, "os:scheduler_hints": {"nodb_wait": "600"}}
+        ).body["server"]["id"]
+        self.waits(server)
+        text = self.ledger.read_payload(server)
+        for secret in ("s3cret-word", "c2VjcmV0", "motd"):
+            self.assertNotIn(secret, text)
+        spawned = []
+        driver = "nova.virt.fake.FakeDriver.spawn"
+        with mock.patch(driver, autospec=True) as spawn:
+            spawn.side_effect = lambda *args, **kwargs: spawned.append(args)
+            self.make_room(first)
+            self.grant(server)
+            self.active(server)
+        files, password = spawned[0][3], spawned[0][4]
+        self.assertEqual("s3cret-word", password)
+        self.assertEqual([("/etc/motd", b"secret file")], [tuple(each) for each in files])
+
+    def test_a_scheduler_that_gives_no_answer_lets_it_wait(self):
+        with mock.patch.object(
+            rpcapi.SchedulerAPI,
+            "select_destinations",
+            side_effect=oslo_messaging.MessagingTimeout("none"),
+        ):
+            server = self.ask()[0]
+            self.assertEqual("no scheduler answered", self.waits(server).reason)
+        self.grant(server)
+        self.active(server)
+
+    def test_another_failure_ends_as_in_nova(self):
+        with mock.patch(
+            "nova.scheduler.rpcapi.SchedulerAPI.select_destinations",
+            side_effect=ValueError("broken"),
+        ):
+            server = self.ask()[0]
+            self.comes_to(server, "ERROR")
+        self.ended(server)
+
+    def test_a_full_queue_ends_as_in_nova(self):
+        error = exception.NoValidHost(reason=pending.QUEUE_FULL)
+        with mock.patch(
+            "nova.scheduler.rpcapi.SchedulerAPI.select_destinations", side_effect=error
+        ):
+            server = self.ask()[0]
+            self.comes_to(server, "ERROR")
+        self.assertIn(pending.QUEUE_FULL, self.fault(server))
+        self.ended(server)
+
+    def test_the_scheduler_is_told_whose_attempt_it_is_and_the_spec_keeps_nothing_of_it(self):
+        first, _second = self.fill()
+        seen = []
+        select = rpcapi.SchedulerAPI.select_destinations
+
+        def look(api, context, spec, *args, **kwargs):
+            seen.append(dict(spec.scheduler_hints or {}))
+            return select(api, context, spec, *args, **kwargs)
+
+        with mock.patch.object(rpcapi.SchedulerAPI, "select_destinations", look):
+            server = self.ask()[0]
+            self.waits(server)
+            self.make_room(first)
+            self.grant(server)
+            self.active(server)
+        self.assertEqual([[f"{server}:1"], [f"{server}:2"]], [each[pending.HINT] for each in seen])
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server)
+        self.assertNotIn(pending.HINT, spec.scheduler_hints)
+
+    def test_quota_is_looked_at_when_it_is_built(self):
+        first, _second = self.fill()
+        server = self.ask()[0]
+        self.waits(server)
+        self.make_room(first)
+        self.flags(instances=1, group="quota")
+        self.grant(server)
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn("uota", self.fault(server))
+
+    def test_a_back_end_that_is_away_keeps_nobody_from_being_built(self):
+        away = errors.BackendUnavailable("sqlalchemy", "the test says so")
+        with mock.patch.object(self.waiting._ledger, "create", side_effect=away):
+            self.active(self.ask()[0])
+            self.active(self.ask(wait_seconds=None)[0])
+            self.comes_to(self.ask()[0], "ERROR")
+        self.assertEqual(2, self.waiting.counts["not kept"])
+
+    def test_one_with_a_volume_is_built_with_it(self):
+        first, _second = self.fill()
+        volume = nova_fixtures.CinderFixture.IMAGE_BACKED_VOL
+        server = self.ask(volume=volume)[0]
+        self.waits(server)
+        self.make_room(first)
+        self.grant(server)
+        self.active(server)
+        attached = self.admin_api.get_server(server)["os-extended-volumes:volumes_attached"]
+        self.assertEqual([volume], [each["id"] for each in attached])
+
+    def test_one_whose_payload_cannot_be_read_waits_for_the_key_and_then_says_why(self):
+        self.fill()
+        server = self.ask(volume=nova_fixtures.CinderFixture.IMAGE_BACKED_VOL)[0]
+        self.waits(server)
+        cipher = request_payload.PayloadCipher([request_payload.new_key()])
+        records = attrs.evolve(self.waiting._records, cipher=cipher)
+        with mock.patch.object(self.waiting, "_records", records):
+            self.grant(server)
+            patience.wait_until(
+                lambda: self.waits(server).refusals == 2, 60.0, lambda: self.record(server)
+            )
+            self.assertIn("[nodb_queue] key", self.record(server).reason)
+            self.pass_time(601)
+            self.grant(server, pending.Purpose.EXPIRE)
+            self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn("[nodb_queue] key", self.fault(server))
+        attached = self.admin_api.get_server(server)["os-extended-volumes:volumes_attached"]
+        self.assertEqual(1, len(attached))

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that wait for room, without Nova's services."""
