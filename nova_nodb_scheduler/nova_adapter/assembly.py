@@ -57,7 +57,7 @@ from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     queue_notifications,
     queue_runtime,
 )
-from nova_nodb_scheduler.observe import exporter, process_metrics
+from nova_nodb_scheduler.observe import conductor_metrics, exporter, process_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
@@ -100,6 +100,7 @@ class Plugin:
         self.declared = declarations.load_namespaces()
         #: Of a process that has metrics; given a namespace and a number of records.
         self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
+        self._waiting_conductor: waiting_conductor.WaitingConductor | None = None
         self._compute_nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None
 
     # -- checks without I/O -----------------------------------------------------
@@ -111,7 +112,10 @@ class Plugin:
         :raises ConfigurationError: an option names something unknown
         """
         start_checks.check_release()
-        start_checks.check_options(self.conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+        start_checks.check_options(
+            self.conf,
+            [(nodb.GROUP, nodb.NODB_OPTS), (queue_options.GROUP, queue_options.QUEUE_OPTS)],
+        )
         choices = [STOCK, *loader.installed(SCHEDULER_DRIVERS)]
         _choice("[DEFAULT] scheduler_driver", self.conf.scheduler_driver, choices)
         _choice(
@@ -272,12 +276,14 @@ class Plugin:
             return None
         synchronizer = self.make_synchronizer()
         records = self._request_records(synchronizer, "conductor")
-        return waiting_conductor.WaitingConductor(
+        made = waiting_conductor.WaitingConductor(
             records,
             requests_in_hand.RequestsInHand(synchronizer, records.ledger),
             self.wait_settings(),
             abandoned_requests.AbandonedRequests(report.report_client_singleton),
         )
+        self._waiting_conductor = made
+        return made
 
     def waiting_api(self) -> waiting_api.WaitingApi | None:
         """Return an API's part in requests that wait; None where none may."""
@@ -502,6 +508,9 @@ class Plugin:
             self._count_refused = functools.partial(
                 export.metrics.records_refused, str(self.options.synchronizer)
             )
+            if self._waiting_conductor is not None:
+                counts = self._waiting_conductor.counts
+                conductor_metrics.register(export.metrics.registry, lambda: dict(counts))
             return export
 
         return make

@@ -158,6 +158,19 @@ def handle(error: Exception, act: Callable[[], None]) -> None:
         act()
 
 
+def request_spec_of(context: Any, instance: Any) -> Any:
+    """Return the RequestSpec of a server, or what its flavor says where there is none any more.
+
+    Nova's notification of a failure needs one.
+    """
+    try:
+        return objects.RequestSpec.get_by_instance_uuid(context, instance.uuid)
+    except nova_exception.RequestSpecNotFound:
+        return objects.RequestSpec.from_components(
+            context, instance.uuid, {}, instance.flavor, None, None, {}, None, None
+        )
+
+
 def has_build_request(context: Any, server: str) -> bool:
     """Tell whether a server still stands as its user's request alone."""
     try:
@@ -228,10 +241,12 @@ def _unmap(context: Any, server: str) -> None:
 def _fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:
     updates = {"vm_state": vm_states.ERROR, "task_state": None}
     with nova_context.target_cell(context, cell) as targeted:
+        instance._context = targeted
+        spec = request_spec_of(context, instance)
         handle(
             error,
             lambda: scheduler_utils.set_vm_state_and_notify(
-                targeted, instance.uuid, "compute_task", _METHOD, updates, error, None
+                targeted, instance.uuid, "compute_task", _METHOD, updates, error, spec
             ),
         )
     _delete_request(context, instance.uuid)

@@ -132,7 +132,7 @@ class WaitingConductor:
         self._pause = pause
         self._clock = clock
         self._of_thread = threading.local()
-        #: How requests came out, by a word; for the log and for metrics.
+        #: How requests came out, by the outcomes of :mod:`...observe.conductor_metrics`.
         self.counts: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class WaitingConductor:
                 {"server": arguments.request_specs[0].instance_uuid, "error": error},
                 exc_info=not isinstance(error, errors.NodbError),
             )
-            self.counts["not kept"] += 1
+            self.counts["not_kept"] += 1
             return None
 
     def _create(
@@ -238,7 +238,7 @@ class WaitingConductor:
                 chosen = select()
         except NO_HOSTS as error:
             if pending.QUEUE_FULL in str(error):
-                self.counts["queue full"] += 1
+                self.counts["queue_full"] += 1
                 raise
             self._park(attempt, _reason(error))
             raise LeftAlone from error
@@ -337,7 +337,7 @@ class WaitingConductor:
                     continue
                 if attempt.doubtful is not None:
                     attempt.is_kept = False
-                    self.counts["not kept"] += 1
+                    self.counts["not_kept"] += 1
                     LOG.warning(
                         "Request %(key)s goes on as in Nova: %(error)s",
                         {"key": attempt.request.key, "error": error},
@@ -382,7 +382,7 @@ class WaitingConductor:
         """
         step = self._ledger.take(key, attempt, self._records.new_owner())
         if isinstance(step, pending_rules.Superseded):
-            self.counts["casts in vain"] += 1
+            self.counts["vain_casts"] += 1
             return
         taken = Attempt(step)
         self.conduct(taken, lambda: self._try(taken, build, bury))
@@ -424,7 +424,7 @@ class WaitingConductor:
         else:
             bury(context, build_requests, arguments, _fault(request, now))
             attempt.outcome = _ENDINGS[request.grant.purpose]
-            self.counts[request.grant.purpose.value] += 1
+            self.counts[attempt.outcome.value] += 1
 
     def _restore(
         self, request: pending.PendingRequest
@@ -455,15 +455,14 @@ class WaitingConductor:
         context = nova_context.get_admin_context()
         fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
         for each in build_requests:
-            spec = _spec(context, each.instance_uuid)
             arguments = request_payload.BuildArguments(
-                [] if spec is None else [spec],
+                [abandoned_requests.request_spec_of(context, each.instance)],
                 image=None,
                 admin_password=None,
                 injected_files=[],
                 requested_networks=None,
                 # With which its volumes are found when it is deleted.
-                block_device_mapping=each.block_device_mappings,
+                block_device_mapping=_unsaved(context, each.block_device_mappings),
                 tags=each.tags,
             )
             bury(context, [each], arguments, fault)
@@ -500,11 +499,19 @@ def _build_requests(context: Any, servers: Sequence[str]) -> list[Any]:
     return found
 
 
-def _spec(context: Any, server: str) -> Any:
-    try:
-        return objects.RequestSpec.get_by_instance_uuid(context, server)
-    except nova_exception.RequestSpecNotFound:
-        return None
+def _unsaved(context: Any, mappings: Any) -> Any:
+    """Return block device mappings of a build request as its user sent them.
+
+    Nova writes to a cell what has changed, and of what was read nothing has.
+    """
+    made = []
+    for each in mappings:
+        fresh = objects.BlockDeviceMapping(context)
+        for name in each.fields:
+            if name != "id" and each.obj_attr_is_set(name):
+                setattr(fresh, name, getattr(each, name))
+        made.append(fresh)
+    return objects.BlockDeviceMappingList(context, objects=made)
 
 
 def _prepared(

@@ -98,11 +98,10 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
         arguments: request_payload.BuildArguments,
         error: Exception,
     ) -> None:
-        specs = arguments.request_specs
         bury = functools.partial(
             self._bury_in_cell0,
             context,
-            specs[0] if specs else None,
+            arguments.request_specs[0],
             error,
             build_requests=build_requests,
             block_device_mapping=arguments.block_device_mapping,

@@ -55,11 +55,17 @@ class GrownHosts:
         self._holders = holders
         self._is_common = np.ones(len(hosts), bool)
         self._is_common[list(holders)] = False
+        #: Whether there is less room than when somebody looked, who then resets it.
+        self.is_less = False
 
     def most(self) -> resource_axis.Vector | None:
         """Return the greatest room by resource class, of hosts that are held for nobody."""
         rooms = self._after[self._is_common]
         return rooms.max(axis=0) if len(rooms) else None
+
+    def is_any(self, needs: resource_axis.Vector) -> bool:
+        """Say whether a host that is held for nobody takes one server."""
+        return bool((_slots(self._after, needs, np.flatnonzero(needs), 1)[self._is_common]).any())
 
     def helped(self, key: str, needs: resource_axis.Vector, servers: int) -> tuple[str, ...]:
         """Return the hosts that may help a request: those that take more of its servers now."""
@@ -78,6 +84,7 @@ class GrownHosts:
         for host, servers in hosts.items():
             row = self._rows.get(host)
             if row is not None:
+                self.is_less = True
                 self._after[row, : len(needs)] -= servers * needs[: self._after.shape[1]]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import sortedcontainers
 
@@ -51,7 +51,6 @@ class RequestIndex:
         self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
         self._parts = shared_parts.SharedParts()
         self._queues: dict[_QueueKey, waiting_lines.Queue] = {}
-        self._lines: dict[tuple[waiting_lines.Queue, str, int, int], waiting_lines.Line] = {}
         self._projects: dict[str, waiting_lines.Project] = {}
         #: (when, number, line): when lines count as a greater class.
         self._rises: sortedcontainers.SortedList = sortedcontainers.SortedList()
@@ -172,7 +171,7 @@ class RequestIndex:
         share = self._shares.share(project)
         if share != known.share:
             known.share = share
-            self._to_move.update(dict.fromkeys(known.lines))
+            self._to_move.update(dict.fromkeys(known.lines.values()))
 
     def reshare_all(self) -> None:
         """Note that every project's share may have changed; O(projects that wait)."""
@@ -200,10 +199,6 @@ class RequestIndex:
         """Return when the next line counts as a greater class."""
         return float(self._rises[0][0]) if self._rises else None
 
-    def lines(self) -> Iterator[waiting_lines.Line]:
-        """Yield all lines, in no order."""
-        return iter(self._lines.values())
-
     def _place(self, line: waiting_lines.Line) -> None:
         self.shapes.place(line, self._now)
         old = line.rise
@@ -217,8 +212,7 @@ class RequestIndex:
             self._rises.add(line.rise)
 
     def _forget(self, line: waiting_lines.Line) -> None:
-        del self._lines[line.queue, line.project.name, line.class_index, line.rank]
-        line.project.lines.discard(line)
+        del line.project.lines[line.queue, line.class_index, line.rank]
         self._to_move.pop(line, None)
 
     def _share(self, project: str) -> float:
@@ -242,13 +236,12 @@ class RequestIndex:
     def _line(
         self, queue: waiting_lines.Queue, request: pending.PendingRequest, class_index: int
     ) -> waiting_lines.Line:
-        key = (queue, request.project_id, class_index, request.rank)
-        found = self._lines.get(key)
+        project = self._projects[request.project_id]
+        key = (queue, class_index, request.rank)
+        found = project.lines.get(key)
         if found is None:
-            project = self._projects[request.project_id]
             found = waiting_lines.Line(queue, project, class_index, request.rank)
-            self._lines[key] = found
-            project.lines.add(found)
+            project.lines[key] = found
         return found
 
 

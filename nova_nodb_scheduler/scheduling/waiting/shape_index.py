@@ -27,6 +27,9 @@ MOST_EXACT = 4096
 
 _FIRST_ROWS = 64
 
+#: Needs, number of servers, level, and whether all of the shape are equal.
+_ShapeKey = tuple[Mapping[str, int], int, int, bool]
+
 
 class ShapeIndex:
     """Lines by shape and level; see :mod:`waiting_lines`. Not safe for threads.
@@ -40,7 +43,7 @@ class ShapeIndex:
         self.axis = resource_axis.ResourceAxis()
         self._settings = settings
         self._most_exact = most_exact
-        self._by_needs: dict[tuple[Mapping[str, int], int], waiting_lines.Shape] = {}
+        self._by_key: dict[_ShapeKey, waiting_lines.Shape] = {}
         self._shapes: list[waiting_lines.Shape | None] = [None] * _FIRST_ROWS
         self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
         self._needs: resource_axis.Vector = np.zeros((0, _FIRST_ROWS), np.int64)
@@ -50,7 +53,7 @@ class ShapeIndex:
         self._asked: npt.NDArray[np.float64] = np.zeros(_FIRST_ROWS)
 
     def __len__(self) -> int:
-        return len(self._by_needs)
+        return len(self._by_key)
 
     def place(self, line: waiting_lines.Line, now: float) -> None:
         """Put a line where it belongs: its first request, share or level is another."""
@@ -93,11 +96,18 @@ class ShapeIndex:
 
         Each with the order key of its first request, without that one's own key.
         """
+        return self._in_order(np.flatnonzero(self.fits(room)))
+
+    def fits(self, room: resource_axis.Vector) -> npt.NDArray[np.bool_]:
+        """Return of which rows shapes take no more than ``room``, shape (rows,)."""
         fits = self._levels >= 0
         # Who takes nothing of a resource class fits where there is less than nothing, too.
-        for column, free in zip(self._needs, np.maximum(room, 0), strict=True):
-            fits &= column <= free
-        return self._in_order(np.flatnonzero(fits))
+        # Of classes learnt since the room was looked at there is nothing.
+        free = np.zeros(len(self._needs), np.int64)
+        free[: len(room)] = np.maximum(room, 0)
+        for column, amount in zip(self._needs, free.tolist(), strict=True):
+            fits &= column <= amount
+        return fits
 
     def first(self, level: int) -> waiting_lines.Placed | None:
         """Return the place of the first line of a level; None where it has none."""
@@ -135,7 +145,7 @@ class ShapeIndex:
     def _queue_level(self, queue: waiting_lines.Queue, level: int) -> waiting_lines.QueueLevel:
         found = queue.at_level[level]
         if found is None:
-            found = waiting_lines.QueueLevel(queue, level, self._shape(queue.needs, level))
+            found = waiting_lines.QueueLevel(queue, level, self._shape(queue, level))
             queue.at_level[level] = found
         return found
 
@@ -159,27 +169,29 @@ class ShapeIndex:
         first = shape.queues.first()
         row = shape.row
         if first is None:
-            del self._by_needs[shape.needs, shape.level]
+            del self._by_key[shape.needs, shape.servers, shape.level, shape.is_exact]
             self._shapes[row] = None
             self._levels[row] = -1
             self._free_rows.append(row)
             return
         self._tiers[row], self._shares[row], self._asked[row] = first[:3]
 
-    def _shape(self, needs: Mapping[str, int], level: int) -> waiting_lines.Shape:
-        found = self._by_needs.get((needs, level))
-        if found is None and len(self._by_needs) >= self._most_exact:
-            needs = immutables.Map(
-                {name: 1 << (amount.bit_length() - 1) for name, amount in needs.items() if amount}
-            )
-            found = self._by_needs.get((needs, level))
+    def _shape(self, queue: waiting_lines.Queue, level: int) -> waiting_lines.Shape:
+        needs, servers = queue.needs, queue.servers
+        is_exact = True
+        found = self._by_key.get((needs, servers, level, is_exact))
+        if found is None and len(self._by_key) >= self._most_exact:
+            is_exact = False
+            servers = _floor(servers)
+            needs = immutables.Map({name: _floor(amount) for name, amount in needs.items()})
+            found = self._by_key.get((needs, servers, level, is_exact))
         if found is not None:
             return found
         if not self._free_rows:
             self._grow()
         row = self._free_rows.pop()
-        found = waiting_lines.Shape(needs, level, row)
-        self._by_needs[needs, level] = found
+        found = waiting_lines.Shape(needs, servers, level, row, is_exact=is_exact)
+        self._by_key[needs, servers, level, is_exact] = found
         self._shapes[row] = found
         self.learn(needs)
         self._needs[:, row] = self.axis.vector(needs)
@@ -195,3 +207,8 @@ class ShapeIndex:
         self._tiers = np.pad(self._tiers, (0, rows))
         self._shares = np.pad(self._shares, (0, rows))
         self._asked = np.pad(self._asked, (0, rows))
+
+
+def _floor(amount: int) -> int:
+    """Return the greatest power of two that is no more; 0 of 0."""
+    return 1 << (amount.bit_length() - 1) if amount else 0

@@ -18,14 +18,12 @@ from nova_nodb_scheduler.model import pending
 #: by its own request.
 _MOST_NEEDS = 65_536
 
-_NeedsKey = frozenset[tuple[str, int]]
-
 
 class SharedParts:
     """What requests share; grows with the different needs only. Not safe for threads."""
 
     def __init__(self) -> None:
-        self._needs: dict[_NeedsKey, Mapping[str, int]] = {}
+        self._needs: dict[Mapping[str, int], Mapping[str, int]] = {}
 
     def share(self, request: pending.PendingRequest) -> pending.PendingRequest:
         """Return an equal request, made of parts that others have, too."""
@@ -48,11 +46,10 @@ class SharedParts:
         )
 
     def needs(self, needs: Mapping[str, int]) -> Mapping[str, int]:
-        """Return an equal mapping, the same one for all that are equal."""
-        key = frozenset(needs.items())
-        known = self._needs.get(key)
-        if known is not None:
-            return known
-        if len(self._needs) < _MOST_NEEDS:
-            self._needs[key] = needs
-        return needs
+        """Return an equal mapping, the same one for all that are equal; it is immutable."""
+        known = self._needs.get(needs)
+        if known is None:
+            if len(self._needs) < _MOST_NEEDS:
+                self._needs[needs] = needs
+            return needs
+        return known

@@ -145,7 +145,7 @@ class WaitQueues:
         if self._is_strict:
             walk = walks.FirstsWalk(self._index, costs)
         else:
-            walk = walks.FittingWalk(self._index, costs, hosts.most(), holders)
+            walk = walks.FittingWalk(self._index, costs, hosts, holders)
         return wake_ups.WakeUp(self._book, walk, hosts, now)
 
     def wake_fresh(self, now: float) -> wake_ups.WakeUp:

@@ -7,7 +7,8 @@ what     requests of                              order within
 line     one queue, project, class and rank       as asked
 queue    an equal digest, number of servers and   lines by their first; apart for each
          needs: with equal chances at any moment  level that its lines count as
-shape    equal needs for one server, and a level  queues by their first
+shape    equal needs, number of servers and       queues by their first
+         level
 ======== ======================================== =====================================
 
 Of a line nobody but the first has to be looked at: all behind it have the same share,
@@ -87,7 +88,8 @@ class Project:
         self.name = name
         self.share = share
         self.requests = 0
-        self.lines: set[Line] = set()
+        #: By queue, class and rank.
+        self.lines: dict[tuple[Queue, int, int], Line] = {}
 
 
 class Queue:
@@ -175,16 +177,22 @@ class QueueLevel:
 
 
 class Shape:
-    """Queues at one level whose servers take the same, or, where there are too many, about that.
+    """Queues at one level with equal needs and numbers of servers, or with about equal ones.
 
-    :ivar needs: of which no queue needs less of anything
+    :ivar needs: of one server; none needs less of anything
+    :ivar servers: how many at least
     :ivar row: of the index
+    :ivar is_exact: whether all are equal
     """
 
-    __slots__ = ("level", "needs", "queues", "row")
+    __slots__ = ("is_exact", "level", "needs", "queues", "row", "servers")
 
-    def __init__(self, needs: Mapping[str, int], level: int, row: int) -> None:
+    def __init__(
+        self, needs: Mapping[str, int], servers: int, level: int, row: int, *, is_exact: bool
+    ) -> None:
         self.needs = needs
+        self.servers = servers
         self.level = level
         self.row = row
+        self.is_exact = is_exact
         self.queues: ordered_items.OrderedItems[Placed] = ordered_items.OrderedItems()

@@ -128,8 +128,11 @@ class WakeUp:
             needs = self._book.axis.vector(request.needs)
             hosts = self._hosts.helped(request.key, needs, entry.queue.servers)
         # In strict order the first of a class may be one that rests.
-        if entry.stage is not waiting_lines.Stage.READY or hosts == ():
+        if entry.stage is not waiting_lines.Stage.READY:
             self._walk.refuse(entry)
+            return None
+        if hosts == ():
+            self._walk.unhelped(entry)
             return None
         return Candidate(request, entry.attempt + 1, hosts)
 

@@ -14,12 +14,10 @@ import itertools
 from collections.abc import Iterable
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling.waiting import (
-    request_index,
-    resource_axis,
-    waiting_lines,
-)
+from nova_nodb_scheduler.scheduling.waiting import grown_hosts, request_index, waiting_lines
 
 
 @attrs.frozen
@@ -64,6 +62,10 @@ class Walk(abc.ABC):
     def refuse(self, entry: waiting_lines.Entry) -> None:
         """Leave out whoever has no better chance than this one."""
 
+    def unhelped(self, entry: waiting_lines.Entry) -> None:
+        """Leave out, too, whoever cannot be helped since this one cannot."""
+        self.refuse(entry)
+
     @abc.abstractmethod
     def again(self, entry: waiting_lines.Entry) -> None:
         """Go on with those behind one that is in its line no more."""
@@ -72,7 +74,6 @@ class Walk(abc.ABC):
 class FittingWalk(Walk):
     """All whose shape fits into some room; who does not fit is passed over.
 
-    :param room: the greatest by resource class, shape (columns,); None: none for everybody
     :param holders: requests that have a host of their own among those that grew; they go
         first, for nobody else may have that
     """
@@ -81,12 +82,16 @@ class FittingWalk(Walk):
         self,
         index: request_index.RequestIndex,
         costs: Costs,
-        room: resource_axis.Vector | None,
+        hosts: grown_hosts.GrownHosts,
         holders: Iterable[waiting_lines.Entry],
     ) -> None:
         super().__init__(index, costs)
+        self._hosts = hosts
         self._holders = list(holders)
+        room = hosts.most()
         fitting = [] if room is None else index.shapes.fitting(room)
+        #: Which rows of shapes fit still; None: all that did.
+        self._fits: npt.NDArray[np.bool_] | None = None
         #: Shapes in order by their keys as they were: the rest cannot be before any of it.
         self._closed = iter(fitting)
         self._nearest = next(self._closed, None)
@@ -107,6 +112,8 @@ class FittingWalk(Walk):
             if not self._open:
                 return None
             key, _, shape = heapq.heappop(self._open)
+            if not self._is_fitting(shape):
+                continue
             self._passing = key, shape
             placed = shape.queues.after(key)
             entry = None if placed is None or placed[:4] != key else self._first(placed[4])
@@ -119,11 +126,22 @@ class FittingWalk(Walk):
         # One that holds a host was asked about all others that grew, too.
         self._refused.add(entry.queue)
 
+    def unhelped(self, entry: waiting_lines.Entry) -> None:
+        self.refuse(entry)
+        if self._passing is None:
+            return
+        shape = self._passing[1]
+        axis = self._index.shapes.axis
+        if shape.is_exact or not self._hosts.is_any(axis.vector(shape.needs)):
+            self._passing = None
+
     def again(self, entry: waiting_lines.Entry) -> None:
         for level in entry.queue.at_level:
             # Its line may count as another class now, in which none of the shape were.
             if level is not None and level.shape not in self._known:
                 self._known.add(level.shape)
+                # Its row may have been another's when rows were looked at.
+                self._hosts.is_less = True
                 self._push(level.shape, level.shape.queues.first())
 
     def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
@@ -142,8 +160,17 @@ class FittingWalk(Walk):
             nearest, shape = self._nearest
             if self._open and self._open[0][0][:3] < nearest:
                 break
-            self._push(shape, shape.queues.first())
+            if self._is_fitting(shape):
+                self._push(shape, shape.queues.first())
             self._nearest = next(self._closed, None)
+
+    def _is_fitting(self, shape: waiting_lines.Shape) -> bool:
+        if self._hosts.is_less:
+            self._hosts.is_less = False
+            room = self._hosts.most()
+            self._fits = None if room is None else self._index.shapes.fits(room)
+        # A row that came since then belongs to a shape that was not looked at yet.
+        return self._fits is None or shape.row >= len(self._fits) or bool(self._fits[shape.row])
 
     def _push(self, shape: waiting_lines.Shape, placed: waiting_lines.Placed | None) -> None:
         if placed is not None:
@@ -199,8 +226,8 @@ class QueuesWalk(Walk):
             placed = line.queue.first()
             if placed is not None and placed[:4] == key:
                 return self._index.first_entry(line)
+            # A grant has changed its project's share.
             self._push(line.queue)
-            self.costs.passed += 1
         return None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:

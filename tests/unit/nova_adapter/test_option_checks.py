@@ -83,6 +83,12 @@ class MistakesTest(unittest.TestCase):
         self.assertIn(f"in {self.path} is not valid", text)
         self.assertNotIn("LocationInfo", text)
 
+    def test_a_choice_of_hosts_that_there_is_not_is_refused_by_name(self):
+        conf = self.configured("[nodb_scheduler]\nchoice = worst\n")
+        text = self.refusal(start_checks.check_options, conf, [(nodb.GROUP, nodb.NODB_OPTS)])
+        for word in ("choice", "worst", "best", "two", "random"):
+            self.assertIn(word, text)
+
     def test_a_misspelt_option_is_told_once_with_what_was_meant(self):
         conf = self.configured("[nodb_scheduler]\nsynchroniser = redis\n")
         for handlers in ([], [logging.StreamHandler()]):

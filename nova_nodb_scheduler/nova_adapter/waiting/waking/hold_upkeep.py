@@ -101,6 +101,13 @@ class HeldHosts:
                 request = queues.get(key)
                 if request is not None:
                     holds[host] = frozenset(request.servers)
+        self._tell(holds)
+
+    def forget(self) -> None:
+        """Hold nothing, while nobody looks when holds end."""
+        self._tell({})
+
+    def _tell(self, holds: dict[str, frozenset[str]]) -> None:
         if holds != self._told:
             self._told = holds
             self._engine.hold(holds)

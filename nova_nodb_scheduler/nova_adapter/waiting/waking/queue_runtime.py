@@ -116,7 +116,7 @@ class QueueRuntime:
                 granted=sinks.granted,
                 observed=sinks.observed,
                 clock=clock,
-                upkeep=(hold_upkeep.HeldHosts(self.followed, decisions.engine),),
+                holds=hold_upkeep.HeldHosts(self.followed, decisions.engine),
                 proved_upkeep=(
                     usage,
                     hold_upkeep.HoldUpkeep(

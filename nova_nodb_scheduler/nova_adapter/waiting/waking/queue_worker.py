@@ -85,6 +85,16 @@ class Upkeep(Protocol):
         """Do what is due; may block for the back end."""
 
 
+class Holds(Protocol):
+    """Has the engine heed what is held."""
+
+    def run(self, now: float) -> None:
+        """Take over what the records say is held now."""
+
+    def forget(self) -> None:
+        """Hold nothing, while nobody looks when holds end."""
+
+
 @attrs.frozen
 class WorkerParts:
     """What a worker works with.
@@ -92,8 +102,8 @@ class WorkerParts:
     :param engine: whose hosts are looked at
     :param catch_up: brings the engine's hosts to the store's present
     :param is_following: whether the feed is followed at all
-    :param upkeep: run in order, in each round; those that need hosts proved come with
-        ``proved_upkeep``
+    :param holds: taken over in each round; none stands while rounds are not made
+    :param proved_upkeep: run in order, in each round in which hosts are proved
     :param granted: told of requests that this worker granted to be placed
     :param observed: told of what became of requests that are this worker's
     :param clock: seconds by the back end's clock
@@ -110,7 +120,7 @@ class WorkerParts:
     granted: Sequence[waiting_events.EventSink]
     observed: Sequence[waiting_events.EventSink]
     clock: Callable[[], float]
-    upkeep: Sequence[Upkeep] = ()
+    holds: Holds
     proved_upkeep: Sequence[Upkeep] = ()
     usages: Sequence[UsageCounter] = ()
     monotonic: Callable[[], float] = time.monotonic
@@ -166,6 +176,7 @@ class QueueWorker:
             self._thread.join(10.0)
             self._thread = None
         self.proved = False
+        self._parts.holds.forget()
 
     def wake(self) -> None:
         """Say that something happened; from any thread."""
@@ -191,6 +202,7 @@ class QueueWorker:
                 self._stop.wait(_FAILURE_SECONDS)
             except Exception:
                 self._parts.meter.failed()
+                self._parts.holds.forget()
                 if not complained:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
@@ -214,14 +226,14 @@ class QueueWorker:
         parts = self._parts
         if not parts.is_following():
             self.proved = False
+            parts.holds.forget()
             return
         began = parts.monotonic()
         now = parts.clock()
         for transition in parts.followed.follow(now):
             self._note(transition, now)
+        parts.holds.run(now)
         self._grant_due(now)
-        for each in parts.upkeep:
-            each.run(now)
         self._wake_whom_it_helps(now)
         parts.meter.round_took(parts.monotonic() - began)
 

@@ -170,6 +170,28 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             self.take_over(server)
             self.assert_fails(server, "did not arrive")
 
+    def assert_expired(self, owner, name, *, behind=False):
+        self.fill()
+        self.sent.clear()
+        server = self.ask()[0]
+        self.waits(server)
+        with self.dying(owner, name, behind=behind) as died:
+            self.grant(server, pending.Purpose.EXPIRE)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        self.grant(server, pending.Purpose.EXPIRE)
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn("waited", self.fault(server))
+        self.assertEqual(["cell0"], [cell for cell, _ in self.instances(server)])
+        self.assertFalse(abandoned_requests.has_build_request(self.context, server))
+
+    def test_behind_the_burial_of_an_instance(self):
+        self.assert_expired(objects.Instance, "create", behind=True)
+
+    def test_before_the_end_of_a_burial(self):
+        self.assert_expired(objects.BuildRequest, "destroy")
+
     # -- several at once --------------------------------------------------------------------
 
     def test_of_several_servers_the_one_that_was_sent_is_left_alone(self):

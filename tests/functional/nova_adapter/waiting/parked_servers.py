@@ -211,7 +211,7 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
             self.active(self.ask()[0])
             self.active(self.ask(wait_seconds=None)[0])
             self.comes_to(self.ask()[0], "ERROR")
-        self.assertEqual(2, self.waiting.counts["not kept"])
+        self.assertEqual(2, self.waiting.counts["not_kept"])
 
     def test_one_with_a_volume_is_built_with_it(self):
         first, _second = self.fill()

@@ -217,6 +217,10 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
             self.turn()
             return condition()
 
+        self.wait(look)
+
+    def wait(self, look: Callable[[], Any]) -> None:
+        """Look until something is so."""
         patience.wait_until(look, WAIT_SECONDS, self.waiting, 0.05)
 
     # -- what there is -----------------------------------------------------------------

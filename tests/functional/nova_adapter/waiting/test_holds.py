@@ -54,6 +54,18 @@ class HoldTest(queue_cloud.QueueCase):
         self.until(lambda: small in self.placed())
         self.assertEqual({}, self.runtime.decisions.engine._holds)
 
+    def test_nothing_is_held_by_a_scheduler_that_does_not_look_when_holds_end(self):
+        engine = self.runtime.decisions.engine
+        self.assertTrue(engine._holds)
+        self.queue.worker.stop()
+        self.assertEqual({}, engine._holds)
+        self.queue.worker._stop.clear()
+        self.round()
+        self.assertTrue(engine._holds)
+        self.runtime.replicator.followed = lambda: None
+        self.queue.worker.round()
+        self.assertEqual({}, engine._holds)
+
     def test_an_end_of_the_hold_frees_the_host(self):
         small = self.conductor.ask(queue="small")
         self.delete(self.on("h1")[0])

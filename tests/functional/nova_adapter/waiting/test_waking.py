@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_worker
 from tests.functional.nova_adapter.waiting import queue_cloud
@@ -214,6 +215,49 @@ class TimeTest(queue_cloud.QueueCase):
         self.until(lambda: key in self.placed())
         self.assertEqual(3, self.conductor.placed[-1].attempt)
 
+    def test_a_conductor_that_took_it_and_died_is_followed_by_another(self):
+        first = self.fill()
+        key = self.conductor.ask()
+        self.turn()
+        self.conductor.deaf = True
+        self.delete(first[0])
+        self.until(lambda: self.conductor.told)
+        [(_, attempt)] = self.conductor.told
+        self.conductor.told.clear()
+        taken = self.ledger.take(key, attempt, "died")
+        self.assertIs(pending.PendingState.SCHEDULING, taken.state)
+        self.conductor.deaf = False
+        self.pause(5.0)
+        self.until(lambda: key in self.placed())
+        self.assertEqual(1, self.placed().count(key))
+
+    def test_a_grant_whose_answer_was_lost_is_made_again_and_the_request_placed_once(self):
+        first = self.fill()
+        key = self.conductor.ask()
+        self.turn()
+        grant, lost = self.queue.ledger.grant, []
+
+        def without_answer(*args, **kwargs):
+            step = grant(*args, **kwargs)
+            if lost:
+                return step
+            lost.append(step)
+            raise errors.BackendUnavailable("memory", "the answer was lost")
+
+        self.queue.ledger.grant = without_answer
+        self.delete(first[0])
+
+        def look():
+            try:
+                self.turn()
+            except errors.BackendUnavailable:
+                return False
+            return key in self.placed()
+
+        self.wait(look)
+        self.assertEqual((1, 1), (len(lost), self.placed().count(key)))
+        self.assertEqual(3, self.conductor.placed[-1].attempt)
+
     def test_nobody_is_woken_while_hosts_are_not_proved_and_what_grew_is_not_forgotten(self):
         first = self.fill()
         key = self.conductor.ask()
@@ -227,6 +271,45 @@ class TimeTest(queue_cloud.QueueCase):
         self.assertEqual([key], self.waiting())
         self.runtime.judge._feed_alive = alive
         self.until(lambda: key in self.placed())
+
+
+class LifeTest(queue_cloud.QueueCase):
+    def test_a_worker_that_is_started_again_wakes_whom_the_former_one_left(self):
+        first = self.fill()
+        key = self.conductor.ask()
+        self.turn()
+        former = self.queue
+        self.manager.nodb_stop()
+        self.assertFalse(former.worker.proved)
+        self.manager, self.runtime = self.scheduler("scheduler-1")
+        self.queue = self.runtime.queue
+        self.settle()
+        self.round()
+        self.assertIsNot(former, self.queue)
+        self.delete(first[0])
+        self.until(lambda: key in self.placed())
+
+    def test_the_threads_start_with_the_worker_and_end_with_it(self):
+        worker, reconciler = self.queue.worker, self.queue.reconciler
+        for part in (worker, reconciler):
+            del part.start
+        del worker.is_running
+        self.queue.start()
+        self.assertTrue(worker.is_running())
+        first = self.fill()
+        key = self.conductor.ask()
+        self.delete(first[0])
+
+        def look():
+            self.beat()
+            self.conductor.work()
+            return key in self.placed()
+
+        self.wait(look)
+        self.queue.stop()
+        self.assertFalse(worker.is_running())
+        self.assertFalse(self.queue.works())
+        self.queue.stop()
 
 
 class UntoldTest(queue_cloud.QueueCase):
