@@ -131,10 +131,10 @@ class WaitingApi:
         """
         if self._records is None:
             return False
-        terms = request_records.terms(arguments, self._settings)
-        if terms is None or self._clock() < self._away_until:
-            return False
         try:
+            terms = request_records.terms(arguments, self._settings)
+            if terms is None or self._clock() < self._away_until:
+                return False
             self._open()
             request = attrs.evolve(
                 self._records.newcomer(arguments, terms), state=pending.PendingState.WAITING

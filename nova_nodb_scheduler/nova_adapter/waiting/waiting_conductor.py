@@ -68,6 +68,8 @@ _ENDINGS = {
 }
 
 _RETRY_SECONDS = 0.5
+#: How long a back end that did not answer is not asked to keep requests.
+_AWAY_SECONDS = 5.0
 #: Characters of a reason that a record keeps.
 _MOST_REASON = 500
 
@@ -131,6 +133,7 @@ class WaitingConductor:
         self._events = events
         self._pause = pause
         self._clock = clock
+        self._away_until = float("-inf")
         self._of_thread = threading.local()
         #: How requests came out, by the outcomes of :mod:`...observe.conductor_metrics`.
         self.counts: collections.Counter[str] = collections.Counter()
@@ -159,9 +162,15 @@ class WaitingConductor:
         terms = request_records.terms(arguments, self._settings)
         if terms is None:
             return None
+        if self._clock() < self._away_until:
+            self.counts["not_kept"] += 1
+            return None
         try:
             return self._create(context, arguments, terms)
         except Exception as error:
+            if isinstance(error, errors.BackendUnavailable):
+                # Others need not find out one time-out after the other.
+                self._away_until = self._clock() + _AWAY_SECONDS
             # Whatever it is: a request must not fail for want of a record.
             LOG.warning(
                 "Request of server %(server)s cannot wait, and goes on as in Nova: %(error)s",

@@ -207,11 +207,16 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
 
     def test_a_back_end_that_is_away_keeps_nobody_from_being_built(self):
         away = errors.BackendUnavailable("sqlalchemy", "the test says so")
-        with mock.patch.object(self.waiting._ledger, "create", side_effect=away):
+        with (
+            mock.patch.object(self.waiting, "_clock", lambda: 0.0),
+            mock.patch.object(self.waiting._ledger, "create", side_effect=away) as create,
+        ):
             self.active(self.ask()[0])
             self.active(self.ask(wait_seconds=None)[0])
             self.comes_to(self.ask()[0], "ERROR")
         self.assertEqual(2, self.waiting.counts["not_kept"])
+        # Whoever comes a moment later does not find out by a time-out of its own.
+        self.assertEqual(1, create.call_count)
 
     def test_one_with_a_volume_is_built_with_it(self):
         first, _second = self.fill()
