@@ -55,6 +55,12 @@ class ObservationsTest(unittest.TestCase):
         self.seen.take(_sample(2.0, {}))
         self.assertEqual(self.seen.over_committed, {"host1 VCPU": 1})
 
+    def test_who_moves_on_to_another_host_holds_one_at_a_time(self) -> None:
+        self.seen.take(_sample(1.0, {"a": ("host1", 1)}))
+        self.seen.take(_sample(2.0, {}))
+        self.seen.take(_sample(3.0, {"a": ("host2", 2)}))
+        self.assertEqual(self.seen.of("a").most_hosts, 1)
+
     def test_a_server_in_error_is_seen(self) -> None:
         self.seen.take(_sample(5.0, {}, a="error"))
         self.assertEqual(self.seen.of("a").failed, 5.0)

@@ -20,7 +20,7 @@ class Seen:
 
     :ivar row: number of its first allocation in Placement's table: they are in the order in which
         servers were placed
-    :ivar hosts: that it ever held an allocation on
+    :ivar most_hosts: that it held allocations on in one sample
     :ivar freed: when an allocation that it had was gone
     """
 
@@ -29,7 +29,7 @@ class Seen:
     active: float | None = None
     freed: float | None = None
     failed: float | None = None
-    hosts: set[str] = attrs.Factory(set)
+    most_hosts: int = 0
 
 
 class Observations:
@@ -48,9 +48,9 @@ class Observations:
         for finding in audit.over_committed(now):
             worst = self.over_committed.get(finding.subject, 0)
             self.over_committed[finding.subject] = max(worst, finding.excess)
-        for (consumer, host), row in now.rows.items():
+        for (consumer, _host), row in now.rows.items():
             seen = self.servers.setdefault(consumer, Seen())
-            seen.hosts.add(host)
+            seen.most_hosts = max(seen.most_hosts, len(now.allocated[consumer]))
             if seen.row is None:
                 seen.row, seen.placed = row, now.at
         for uuid, server in now.servers.items():

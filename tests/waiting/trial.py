@@ -41,7 +41,8 @@ class Round:
     :param waiting: that were still BUILD then, without a fault
     :param failed: that ended in ERROR
     :param lost: that never stood
-    :param twice: that were built more than once, or held two hosts
+    :param twice: that were built more than once, or held two hosts at a time. An attempt whose
+        conductor was killed may leave an allocation, which the next one takes away first
     :param out_of_order: that were placed before one asked for earlier; not judged with faults
     :param over: most that was allocated beyond what a host has, in any sample
     :param placed_seconds: from the sample that showed the room to the one that showed it used
@@ -189,7 +190,7 @@ class Trial:
             waiting=full[1],
             failed=tuple(u for u in asked.ids if seen.of(u).failed is not None),
             lost=tuple(u for u in asked.ids if seen.of(u).active is None),
-            twice=tuple(u for u in asked.ids if builds.count(u) > 1 or len(seen.of(u).hosts) > 1),
+            twice=tuple(u for u in asked.ids if builds.count(u) > 1 or seen.of(u).most_hosts > 1),
             out_of_order=tuple(observations.out_of_order(seen, asked.ids[slots:])),
             over=max(seen.over_committed.values(), default=0),
             placed_seconds=tuple(round(b - a, 2) for a, b, _ in complete if b is not None),
