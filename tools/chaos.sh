@@ -5,12 +5,13 @@
 # as a plan drawn from a seed says. What stands in the databases is looked at all the time.
 #
 # usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
-#                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock | --retired]
+#                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock | --retired | --waiting]
 #                       [--own-path placement|mirror|backend]
 #                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
 #                       [--nova 31|32|33|34]
 #   --stock   the same without the plugin
 #   --retired the same without Nova's tables of compute nodes, and with heartbeats stored
+#   --waiting requests wait for room for 20 s (scheduler_driver = nodb_queue)
 #   --own-path  requests are not decided from memory: candidates = placement, a mirror that
 #             nobody keeps, or a back end that is down
 #   --short   one round of 40 s: the last seed that found something with this back end
@@ -23,7 +24,7 @@
 set -euo pipefail
 for argument in "$@"; do
     case $argument in
-        -h|--help) sed -n '3,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h|--help) sed -n '3,24s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
 done
 # Libraries under nova's tell of their own deprecations.

@@ -26,6 +26,8 @@ _WIDTH = 150
 """Columns of the table where no terminal says how many it has."""
 _SHORT_SECONDS = 40.0
 _SHORT_RPC_SECONDS = 30
+_WAIT_SECONDS = 20
+"""Shorter than what an audit takes for stuck: who waits for longer is lost."""
 
 
 @attrs.frozen
@@ -115,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--stock", action="store_true", help="the same without the plugin")
     what.add_argument(
+        "--waiting", action="store_true", help="requests wait for room for some seconds"
+    )
+    what.add_argument(
         "--retired", action="store_true", help="without Nova's tables of compute nodes"
     )
     parser.add_argument(
@@ -144,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tasks(options: argparse.Namespace) -> list[_Task]:
-    found_in = f"{options.backend}, retired" if options.retired else options.backend
+    found_in = _variant(options).control_plane
     kept = [each for each in regressions.load() if each.backend == found_in]
     kinds = plan.kinds(options.faults)
     if options.short:
@@ -160,13 +165,22 @@ def _tasks(options: argparse.Namespace) -> list[_Task]:
     return [*again, *(task for task in drawn if task not in again)]
 
 
+def _variant(options: argparse.Namespace) -> deployment.Shape:
+    """Return what of a series' shape gives it its name."""
+    return deployment.Shape(
+        backend=options.backend,
+        retired=options.retired,
+        wait_seconds=_WAIT_SECONDS if options.waiting else 0,
+    )
+
+
 def _shape(options: argparse.Namespace, tasks: Sequence[_Task]) -> deployment.Shape:
     kinds = {kind for task in tasks for kind in task.kinds}
     rpc_seconds = options.rpc_seconds
     if rpc_seconds is None and options.short:
         rpc_seconds = _SHORT_RPC_SECONDS
-    return deployment.Shape(
-        backend=options.backend,
+    return attrs.evolve(
+        _variant(options),
         with_plugin=not options.stock,
         kinds=tuple(kind for kind in plan.KINDS if kind in kinds),
         computes=options.computes,
@@ -175,7 +189,6 @@ def _shape(options: argparse.Namespace, tasks: Sequence[_Task]) -> deployment.Sh
         lease_seconds=options.lease_seconds,
         rpc_seconds=rpc_seconds,
         own_path=None if options.stock else options.own_path,
-        retired=options.retired,
     )
 
 

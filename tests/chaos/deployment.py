@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stack as a series of rounds wants it: little room, a back end, connections to be cut."""
 
+import base64
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from tests.chaos import backends, links, own_path, plan
+from tools.stack import cloud as stack_cloud
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
@@ -27,6 +29,8 @@ _LOG_LEVELS = {
 }
 """Of schedulers: which way each request took, of those who were killed later, too."""
 
+_QUEUE_KEY = base64.urlsafe_b64encode(b"of a test: nothing is secret....").decode()
+
 Options = dict[str, dict[str, str]]
 
 
@@ -41,6 +45,8 @@ class Shape:
     :param rpc_seconds: after which a conductor asks another scheduler; None: Nova's own minute
     :param own_path: why no request is decided from memory, see :mod:`.own_path`; None: they are
     :param retired: Nova's tables of compute nodes are away, and heartbeats are stored
+    :param wait_seconds: how long a request waits for room (``nodb_queue``); 0: none does
+    :param from_api: the API itself puts requests into the queue
     """
 
     backend: str = backends.SQLALCHEMY
@@ -53,13 +59,20 @@ class Shape:
     rpc_seconds: int | None = None
     own_path: str | None = None
     retired: bool = False
+    wait_seconds: int = 0
+    from_api: bool = False
 
     @property
     def control_plane(self) -> str:
         """Return what a round is told to be of."""
         if not self.with_plugin:
             return "stock"
-        return f"{self.backend}, retired" if self.retired else self.backend
+        ways = {
+            "retired": self.retired,
+            "waiting": self.wait_seconds,
+            "from the API": self.from_api,
+        }
+        return ", ".join([self.backend, *(name for name, is_so in ways.items() if is_so)])
 
 
 @attrs.frozen
@@ -96,6 +109,8 @@ def running(
         stack.up()
         if shape.retired:
             stack.retire_compute_nodes()
+        if shape.wait_seconds:
+            _let_wait(stack, shape.wait_seconds)
         stack.wait_heartbeats("nova-scheduler")
         yield Deployment(shape, stack, backend, cuts)
 
@@ -131,9 +146,23 @@ def _overrides(
             _merge(found[name], backend.options(name))
             _merge(found[name], {"nodb_scheduler": claims})
             _merge(found[name], own_path.options(shape.own_path))
+            if shape.wait_seconds:
+                _merge(found[name], _queue_options(shape))
     for name, options in cuts.options().items():
         _merge(found[name], options)
     return found
+
+
+def _queue_options(shape: Shape) -> Options:
+    queue = {"key": _QUEUE_KEY, "from_api": str(shape.from_api)}
+    return {"DEFAULT": {"scheduler_driver": "nodb_queue"}, "nodb_queue": queue}
+
+
+def _let_wait(stack: stack_module.Stack, seconds: int) -> None:
+    """Give each flavor the word that lets its servers wait."""
+    for _name, identity, *_size in stack_cloud.FLAVORS:
+        words = {"extra_specs": {"nodb:wait": str(seconds)}}
+        stack.cloud.compute.post(f"/flavors/{identity}/os-extra_specs", json=words)
 
 
 def _merge(options: Options, more: Mapping[str, Mapping[str, str]]) -> None:

@@ -144,6 +144,7 @@ class Rounds:
         self._logs = NovasLogs(
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.abandoned),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unmoved),
+            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.undone),
         )
         #: What earlier rounds found, and may have left.
         self._counted: set[str] = set()
@@ -221,6 +222,7 @@ class Rounds:
         watched.note([audit.Finding(BROKEN_RUN, told, told) for told in failures], time.monotonic())
         answers = round_.answers(work, watched)
         calls = work.calls.seconds()
+        found, novas = by_nova(watched.records(), self._logs.builds.left())
         return Outcome(
             seed=round_.seed,
             control_plane=shape.control_plane,
@@ -236,10 +238,11 @@ class Rounds:
             active_at_end=active_at_end,
             room_left=round_.room_left(work, watched, ends),
             lost=tuple(f"{uuid}: {told}" for uuid, told in sorted(round_.lost.items())),
-            findings=tuple(attrs.asdict(record) for record in watched.records()),
+            findings=tuple(attrs.asdict(record) for record in found),
             withdrawn=tuple(attrs.asdict(record) for record in watched.withdrawn()),
             left_by_nova=tuple(
-                f"{uuid}: {line}" for uuid, line in sorted(round_.left.by_nova.items())
+                f"{subject}: {line}"
+                for subject, line in sorted({**round_.left.by_nova, **novas}.items())
             ),
             answer_p50_seconds=_quantile(answers, 0.5),
             answer_p99_seconds=_quantile(answers, 0.99),
@@ -264,6 +267,7 @@ class NovasLogs:
 
     conductors: novas_own.ServiceLogs[novas_own.Abandoned]
     computes: novas_own.ServiceLogs[novas_own.Unmoved]
+    builds: novas_own.ServiceLogs[novas_own.Undone]
 
     def proof(self, finding: audit.Finding) -> str | None:
         """Return the line by which Nova itself left what was found; None without one."""
@@ -273,6 +277,31 @@ class NovasLogs:
         elif finding.kind == audit.ORPHAN:
             left = self.computes.left().get(finding.subject)
         return None if left is None else left.line
+
+
+def by_nova(
+    records: Iterable[ledger.Record], undone: Mapping[str, novas_own.Undone]
+) -> tuple[list[ledger.Record], dict[str, str]]:
+    """Tell what is wrong from what only follows from servers that Nova took theirs from.
+
+    A host may be crowded by no more than such servers of its own, for Placement gave their room
+    to others.
+
+    :returns: what is left, and lines of logs by the subject of what is not
+    """
+    of_host: dict[str, list[str]] = collections.defaultdict(list)
+    for each in undone.values():
+        of_host[each.host].append(each.line)
+    left: list[ledger.Record] = []
+    novas: dict[str, str] = {}
+    for record in records:
+        if record.kind == audit.UNALLOCATED and record.subject in undone:
+            novas[record.subject] = undone[record.subject].line
+        elif record.kind == audit.CROWDED and record.excess <= len(of_host[record.subject]):
+            novas[record.subject] = of_host[record.subject][0]
+        else:
+            left.append(record)
+    return left, novas
 
 
 class AfterQuiet:

@@ -446,6 +446,7 @@ def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> r
     return rounds.NovasLogs(
         novas_own.ServiceLogs(conductors, novas_own.abandoned),
         novas_own.ServiceLogs(computes, novas_own.unmoved),
+        novas_own.ServiceLogs(computes, novas_own.undone),
     )
 
 
@@ -558,6 +559,58 @@ class NovasOwnTest(unittest.TestCase):
             cloud.sql("INSERT INTO nova_api.build_requests VALUES (?)", uuid)
         left = rounds.AfterQuiet(_logs(), {_SECOND})
         self.assertEqual([_THIRD], [each.subject for each in left.findings(cloud.snapshot())])
+
+
+class UndoneTest(unittest.TestCase):
+    """Lines as a nova-compute of Nova 34 wrote them in a round whose conductor was restarted."""
+
+    def log(
+        self, server: str = _FIRST, *, build: str = "req-353f70ae", end: str = "req-353f70ae"
+    ) -> list[str]:
+        def line(at: str, logger: str, request: str, told: str) -> str:
+            about = f"{logger} [None {request} u p - - d d]"
+            return f"2026-11-24 {at} 671 INFO nova.{about} {told}"
+
+        built = f"[instance: {server}] Took 3.21 seconds to build instance."
+        return [
+            line(
+                "11:08:54.325",
+                "compute.claims",
+                build,
+                f"[instance: {server}] Claim successful on node host5",
+            ),
+            line("11:08:57.376", "compute.manager", build, built),
+            line(
+                "11:09:58.319",
+                "scheduler.client.report",
+                end,
+                f"Deleted allocations for instance {server}",
+            ),
+        ]
+
+    def test_a_build_that_takes_its_servers_allocation_is_told_with_the_host(self) -> None:
+        found = novas_own.undone(self.log())
+        self.assertEqual(("host5", _FIRST), (found[_FIRST].host, found[_FIRST].server))
+        self.assertIn("Deleted allocations", found[_FIRST].line)
+
+    def test_a_deletion_by_anybody_else_is_none(self) -> None:
+        self.assertEqual({}, novas_own.undone(self.log(end="req-a64c50f6")))
+        self.assertEqual({}, novas_own.undone(self.log()[2:]))
+
+    def test_a_host_is_crowded_by_no_more_than_such_servers_of_its_own(self) -> None:
+        def record(kind: str, subject: str, excess: int = 0) -> ledger.Record:
+            return ledger.Record(kind, subject, "told", 1.0, 2.0, excess=excess)
+
+        undone = novas_own.undone(self.log())
+        excused = [record(audit.UNALLOCATED, _FIRST), record(audit.CROWDED, "host5", 1)]
+        left = [
+            record(audit.UNALLOCATED, _SECOND),
+            record(audit.CROWDED, "host5", 2),
+            record(audit.CROWDED, "host4", 1),
+            record(audit.OVER_COMMIT, "host5 VCPU", 1),
+        ]
+        found, novas = rounds.by_nova([*excused, *left], undone)
+        self.assertEqual((left, {_FIRST, "host5"}), (found, set(novas)))
 
 
 class UnmovedTest(unittest.TestCase):

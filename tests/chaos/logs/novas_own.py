@@ -12,6 +12,11 @@ Allocations of moves. A client deletes a server that is on its way to another ho
 nova-compute cannot go on with the move and gives the server its allocation back, which the
 migration holds; it reads what the server has, the deletion takes that away, and the write meets
 ``consumer generation conflict``. Nobody ever comes back for what the migration holds.
+
+Servers without an allocation. A nova-compute has built a server, and its conductor does not
+answer the last call of it, which says that the build is over. The error reaches code that takes
+any for a build that failed before there was a guest, and which deletes the allocation: the server
+stands, and its room is given to another (``_locked_do_build_and_run_instance``).
 """
 
 import collections
@@ -43,6 +48,9 @@ _NOT_MOVED = re.compile(
     r".*consumer generation conflict"
 )
 _REVERT_FRAME = re.compile(r"/nova/compute/manager\.py\", line \d+, in _revert_allocation")
+_CLAIMED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Claim successful on node (?P<host>\S+)")
+_BUILT = re.compile(rf"\[instance: (?P<server>{_UUID})\] Took [0-9.]+ seconds to build instance")
+_UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
 
 
@@ -148,11 +156,46 @@ def unmoved(lines: Iterable[str]) -> dict[str, Unmoved]:
     return found
 
 
+@attrs.frozen
+class Undone:
+    """A server that its nova-compute has built, and taken its allocation from in the same call.
+
+    :param line: of the log, with which it did
+    """
+
+    server: str
+    host: str
+    line: str
+
+
+def undone(lines: Iterable[str]) -> dict[str, Undone]:
+    """Return the servers that a nova-compute's log proves to stand without theirs, by server."""
+    hosts: dict[str, str] = {}
+    built: dict[str, str] = {}
+    found: dict[str, Undone] = {}
+    for line in lines:
+        claimed = _CLAIMED.search(line)
+        if claimed:
+            hosts[claimed["server"]] = claimed["host"]
+        named = _REQUEST.search(line)
+        if named is None:
+            continue
+        done = _BUILT.search(line)
+        if done:
+            built[done["server"]] = named["request"]
+        taken = _UNALLOCATED.search(line)
+        if taken and built.get(taken["server"]) == named["request"]:
+            server = taken["server"]
+            found[server] = Undone(server, hosts.get(server, ""), line.strip())
+    return found
+
+
 class ServiceLogs(Generic[_Left]):
     """Reads what services wrote since this was made; one thread.
 
     :param logs: one that is not there yet is read from its begin
-    :param find: :func:`abandoned` for conductors, :func:`unmoved` for nova-computes
+    :param find: :func:`abandoned` for conductors, :func:`unmoved` and :func:`undone` for
+        nova-computes
     """
 
     def __init__(
