@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import attrs
 from oslo_serialization import jsonutils
 
-from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
 from nova_nodb_scheduler.nova_adapter.waiting.tenants import zaqar_queues
+from nova_nodb_scheduler.synchronizer.waking import waiting_events
 
 LOG = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
+from nova_nodb_scheduler.synchronizer.waking import waiting_events
 
 AT_SECONDS = 1_790_000_000.0
 

@@ -12,8 +12,8 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies
 
-from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
 from nova_nodb_scheduler.nova_adapter.waiting.tenants import tenant_events, zaqar_queues
+from nova_nodb_scheduler.synchronizer.waking import waiting_events
 from nova_nodb_scheduler.testing import patience
 from tests.unit.nova_adapter.waiting.tenants import made_events
 
