@@ -18,12 +18,15 @@ import rich.progress
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd import simulate_arguments
 from nova_nodb_scheduler.cmd.framework import guard, reaching
+from nova_nodb_scheduler.scheduling.pipeline import host_choosers
+from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.simulator import campaign
 from nova_nodb_scheduler.simulator.outcome import charts, results
 from nova_nodb_scheduler.simulator.run import world
 from nova_nodb_scheduler.simulator.scenario import (
     backend_choice,
     made_hosts,
+    queue_scenario,
     run_clock,
     run_options,
     timeline,
@@ -37,6 +40,7 @@ PROGRAM = simulate_arguments.PROGRAM
 #: Beats that the default back end bears beside claims, in a second.
 _BEATS_PER_SECOND = 500.0
 _MISSED_BEATS = 6
+_CHOICES = tuple(each.value for each in host_choosers.Chooser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,12 +114,23 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     :raises ConfigurationError: they do not fit together
     :raises InvalidFile: the workload or the timeline cannot be read
     """
-    made = made_hosts.ClusterOptions(**_given(made_hosts.ClusterOptions, arguments))
-    names = arguments.strategy or [run_options.CLAIMS.name]
-    chosen = [run_options.named_strategy(name) for name in _named(names)]
+    is_full = arguments.arrivals is not None
+    fill = arguments.fill if arguments.fill is not None else float(is_full)
+    made = made_hosts.ClusterOptions(
+        **{**_given(made_hosts.ClusterOptions, arguments), "fill": fill}
+    )
+    chosen = _strategies(arguments)
     backend = _backend(arguments)
     heartbeat = arguments.heartbeat_seconds or max(10.0, arguments.hosts / _BEATS_PER_SECOND)
-    pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else "saturated")
+    waits = any(each.waits for each in chosen)
+    several = "real" if waits else "saturated"
+    pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else several)
+    if waits and pace == "saturated":
+        raise errors.ConfigurationError(
+            "--pace", pace, "whoever waits does so while time passes; use real or virtual."
+        )
+    queue = _queue(arguments)
+    departures = arguments.departures_per_second or float(is_full)
     options = run_options.RunOptions(
         **{
             **_given(run_options.RunOptions, arguments),
@@ -125,6 +140,8 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
             "pace": run_clock.Pace(pace),
             "heartbeat_seconds": heartbeat,
             "service_down_seconds": arguments.service_down_seconds or _MISSED_BEATS * heartbeat,
+            "queue": queue,
+            "departures_per_second": departures,
         }
     )
     lines = [("--fault", text) for text in arguments.fault]
@@ -134,7 +151,7 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     return campaign.Campaign(
         options=options,
         chosen=chosen,
-        arrivals=_arrivals(arguments),
+        arrivals=queue_scenario.assign(_paced_arrivals(arguments, departures), queue, options.seed),
         faults=timeline.parse(lines, timeline.FaultBounds(racks, arguments.schedulers)),
         backend=backend,
         reset=arguments.reset,
@@ -142,10 +159,72 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
 
 
 def _named(names: Sequence[str]) -> list[str]:
-    every = [name for each in names for name in each.split(",")]
+    every = _split(names)
     if "all" in every:
-        return list(run_options.ALL)
+        every = [*run_options.AT_ONCE, *(name for name in every if name != "all")]
     return list(dict.fromkeys(every))
+
+
+def _strategies(arguments: argparse.Namespace) -> list[run_options.Strategy]:
+    """Return what is run: each strategy with each choice."""
+    default = run_options.CLAIMS if arguments.wait is None else run_options.QUEUE
+    names = _named(arguments.strategy or [default.name])
+    if arguments.wait is not None and run_options.QUEUE.name not in names:
+        raise errors.ConfigurationError(
+            "--wait", arguments.wait, "only with --strategy queue does anybody wait."
+        )
+    choices = _split(arguments.choice or ["best"])
+    for each in choices:
+        if each not in _CHOICES:
+            raise errors.ConfigurationError("--choice", each, f"choose of {', '.join(_CHOICES)}.")
+    found = []
+    for name in names:
+        strategy = run_options.named_strategy(name)
+        for choice in choices:
+            label = name if len(choices) == 1 else f"{name}, {choice}"
+            found.append(attrs.evolve(strategy, name=label, choice=choice))
+    return found
+
+
+def _split(texts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name for each in texts for name in each.split(",")))
+
+
+def _queue(arguments: argparse.Namespace) -> queue_scenario.QueueScenario:
+    """Return what waits.
+
+    :raises ConfigurationError: classes or projects do not fit together
+    """
+    given: dict[str, Any] = {
+        name: getattr(arguments, name)
+        for name in ("aging_seconds", "hold_after_seconds", "most_pending")
+    }
+    if arguments.wait is not None:
+        given["wait_seconds"] = arguments.wait
+    if arguments.classes:
+        given["classes"] = queue_scenario.parse_classes(arguments.classes)
+    if arguments.projects:
+        given["projects"] = queue_scenario.parse_projects(arguments.projects)
+    made = queue_scenario.QueueScenario(
+        order=queue_settings.Order(arguments.order),
+        discipline=queue_settings.Discipline(arguments.discipline),
+        **given,
+    )
+    made.settings()
+    return made
+
+
+def _paced_arrivals(
+    arguments: argparse.Namespace, departures_per_second: float
+) -> tuple[workload.Arrival, ...]:
+    """Return the requests, at the pace at which servers are deleted where that is asked for."""
+    arrivals = _arrivals(arguments)
+    if arguments.arrivals is None:
+        return arrivals
+    if arguments.workload is None:
+        # Room is freed by those from before the run, at a known pace.
+        arrivals = tuple(attrs.evolve(each, lifetime_seconds=None) for each in arrivals)
+    return queue_scenario.paced(arrivals, arguments.arrivals * departures_per_second)
 
 
 def _backend(arguments: argparse.Namespace) -> backend_choice.BackendChoice | None:
@@ -202,8 +281,18 @@ def settings_of(arguments: argparse.Namespace, planned: campaign.Campaign) -> di
         "authority_seconds": options.authority_seconds,
         "claim_lease_seconds": options.claim_lease_seconds,
         "claim_spread": options.claim_spread,
+        "arrivals": arguments.arrivals,
+        "departures_per_second": options.departures_per_second,
+        "queue": _shown_queue(options.queue)
+        if any(each.waits for each in planned.chosen)
+        else None,
         "faults": [{**attrs.asdict(fault), "kind": fault.kind.value} for fault in planned.faults],
     }
+
+
+def _shown_queue(asked: queue_scenario.QueueScenario) -> dict[str, Any]:
+    shown = attrs.asdict(asked)
+    return {**shown, "order": asked.order.value, "discipline": asked.discipline.value}
 
 
 class _Progress:

@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     _add_cluster(made.add_argument_group("hosts"))
     _add_workload(made.add_argument_group("workload"))
     _add_schedulers(made.add_argument_group("schedulers"))
+    _add_queue(made.add_argument_group("requests that wait (strategy queue)"))
     _add_backend(made.add_argument_group("back end"))
     _add_times(made.add_argument_group("time"))
     _add_faults(made.add_argument_group("faults"))
@@ -48,8 +49,8 @@ def _add_cluster(group: Any) -> None:
     group.add_argument(
         "--fill",
         type=_within(float, 0, 0.95),
-        default=0.0,
-        help="share of each host that is taken before the run, 0 to 0.95 (default: 0)",
+        help="share of each host that is taken before the run, 0 to 0.95 (default: 0; with "
+        "--arrivals all of it)",
     )
 
 
@@ -133,6 +134,80 @@ def _add_schedulers(group: Any) -> None:
         type=_within(float, 0.1),
         default=60.0,
         help="how old the states of the strategy 'cached' get (default: 60)",
+    )
+
+
+def _add_queue(group: Any) -> None:
+    some = _within(float, 0.001)
+    group.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=some,
+        help="how long a request waits for room, simulated; the strategy is 'queue' then "
+        "(default with it: 600)",
+    )
+    group.add_argument(
+        "--arrivals",
+        metavar="X",
+        type=some,
+        help="ask for X times as many servers as are deleted of those from before the run, which "
+        "fill the hosts; instead of --requests-per-second",
+    )
+    group.add_argument(
+        "--departures-per-second",
+        type=some,
+        help="servers from before the run that are deleted, simulated (default: 1 with --arrivals, "
+        "else none)",
+    )
+    group.add_argument(
+        "--choice",
+        action="append",
+        metavar="NAME",
+        help="best, two or random: which of the hosts that pass is taken. May be given several "
+        "times, or with commas: one run for each (default: best)",
+    )
+    group.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        metavar="NAME:NUMBER:SHARE",
+        help="a priority class, and the share of the requests that are of it; may be given several "
+        "times (default: normal:50:1)",
+    )
+    group.add_argument(
+        "--project",
+        dest="projects",
+        action="append",
+        metavar="NAME:WEIGHT:SHARE",
+        help="a project with its weight, and the share of the requests that are its; may be given "
+        "several times (default: simulated:1:1)",
+    )
+    group.add_argument(
+        "--order", choices=("fair", "fifo"), default="fair", help="as the option (default: fair)"
+    )
+    group.add_argument(
+        "--discipline",
+        choices=("best_effort", "strict"),
+        default="best_effort",
+        help="as the option (default: best_effort)",
+    )
+    group.add_argument(
+        "--aging-seconds",
+        type=_within(float, 0.0),
+        default=3600.0,
+        help="as the option (default: 3600)",
+    )
+    group.add_argument(
+        "--hold-after-seconds",
+        type=_within(float, 0.0),
+        default=60.0,
+        help="as the option (default: 60)",
+    )
+    group.add_argument(
+        "--most-pending",
+        type=_within(int, 1),
+        default=1_000_000,
+        help="servers that may wait, of one project or in all (default: 1000000)",
     )
 
 

@@ -7,11 +7,13 @@ from oslo_config import cfg
 
 from nova_nodb_scheduler.conf import (
     activation_options,
+    checkpoint_options,
     claim_options,
     compute_node_options,
     decision_options,
     queue_options,
     report_options,
+    zaqar_options,
 )
 
 GROUP = "nodb_scheduler"
@@ -219,6 +221,7 @@ NODB_OPTS: list[cfg.Opt] = [
     *claim_options.CLAIM_OPTS,
     *decision_options.CHOICE_OPTS,
     *RECORD_OPTS,
+    *checkpoint_options.CHECKPOINT_OPTS,
     *RPC_OPTS,
     *OBSERVE_OPTS,
 ]
@@ -229,3 +232,4 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(activation_options.ACTIVATION_OPTS)
     conf.register_opts(NODB_OPTS, group=GROUP)
     conf.register_opts(queue_options.QUEUE_OPTS, group=queue_options.GROUP)
+    conf.register_opts(zaqar_options.ZAQAR_OPTS, group=zaqar_options.GROUP)

@@ -8,7 +8,7 @@ import itertools
 import stevedore
 from oslo_config import cfg
 
-from nova_nodb_scheduler.conf import activation_options, nodb, queue_options
+from nova_nodb_scheduler.conf import activation_options, nodb, queue_options, zaqar_options
 from nova_nodb_scheduler.synchronizer import loader
 
 
@@ -20,5 +20,6 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         ("DEFAULT", activation_options.ACTIVATION_OPTS),
         (nodb.GROUP, nodb.NODB_OPTS),
         (queue_options.GROUP, queue_options.QUEUE_OPTS),
+        (zaqar_options.GROUP, zaqar_options.SAMPLE_OPTS),
         *itertools.chain.from_iterable(own),
     ]

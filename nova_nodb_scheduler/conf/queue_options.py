@@ -114,8 +114,10 @@ ones go on (backfill), and a host is held for the first one once it has waited f
         default=3600.0,
         min=0,
         help="""
-A request's class counts as one number more for every such time that it has waited,
-so that nobody waits for ever behind a stream of higher classes. 0: never.
+The number of a request's class counts as one more for every such time that it has
+waited, and once it has reached that of a higher class, the request is one of that: so
+nobody waits for ever behind a stream of higher classes. Within a class ``order``
+decides, whatever the numbers. 0: never.
 """,
     ),
     cfg.FloatOpt(
@@ -169,5 +171,42 @@ request is given to another. It says that it lives three times as often.
         default=60.0,
         min=0,
         help="The longest such pause.",
+    ),
+    cfg.StrOpt(
+        "zaqar_queue",
+        default="",
+        regex=r"^[A-Za-z0-9_-]{0,64}$",
+        help="""
+Name of the Zaqar queue in which a project finds what becomes of its requests that wait:
+that one was parked, dispatched (hosts are looked for), placed, expired or cancelled.
+Example: ``nodb-waiting``. Each project has its own queue by that name, which the first
+message makes. Empty: nobody is told. How Zaqar is reached is said in
+``[nodb_queue_zaqar]``.
+
+Nothing waits for Zaqar. Events that it does not take are lost, counted
+(``nodb_tenant_events_lost_total``) and said in the log. All schedulers and conductors
+need the same value.
+""",
+    ),
+    cfg.IntOpt(
+        "zaqar_message_ttl_seconds",
+        default=3600,
+        min=60,
+        max=1_209_600,
+        help="""
+How long Zaqar keeps a message that nobody takes away. Raise it where projects look
+seldom; Zaqar refuses what is above its own ``max_message_ttl``.
+""",
+    ),
+    cfg.IntOpt(
+        "zaqar_max_backlog",
+        default=10_000,
+        min=1,
+        max=1_000_000,
+        help="""
+Events that wait in a process for Zaqar at most; more of them are lost. Each takes about
+1 kB. Raise it where bursts are lost (``nodb_tenant_events_lost_total{why="overflow"}``)
+although Zaqar answers.
+""",
     ),
 ]

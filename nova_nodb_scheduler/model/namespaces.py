@@ -9,8 +9,8 @@ A namespace reaches the store through the entry point group
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -86,6 +86,28 @@ class Index:
 Digest = Callable[[str, Mapping[str, Any]], Any]
 
 
+class DigestForm(Protocol):
+    """Digests as bytes that another process of the same release can take for its own.
+
+    None, the digest of a record with nothing to tell, is never given to it.
+    """
+
+    def has(self, digest: Any) -> bool:
+        """Return whether a digest has such a form; an error has none."""
+
+    def dump(self, digests: Sequence[Any]) -> bytes:
+        """Return digests as bytes; each has a form.
+
+        :raises ValueError, TypeError: one of them has none after all
+        """
+
+    def load(self, dumped: bytes, count: int) -> list[Any]:
+        """Return so many digests.
+
+        :raises ValueError, TypeError, ArithmeticError, LookupError: these are no such bytes
+        """
+
+
 @attrs.frozen
 class Namespace:
     """Declaration of one namespace.
@@ -98,6 +120,8 @@ class Namespace:
     :param digest_row: type of digests that are bytes. Number columns named like one of its
         fields are read from there, and no array is kept for them: a digest is bytes only where
         these fields hold what the columns would
+    :param digest_form: how digests are kept outside of a process; without it records that
+        have one are decoded again
     :param followed: False where nobody decides by its records: feeds pass them by, and no
         store has a table for them
     """
@@ -109,6 +133,7 @@ class Namespace:
     indexes: tuple[Index, ...] = ()
     digest: Digest | None = None
     digest_row: np.dtype[Any] | None = None
+    digest_form: DigestForm | None = None
     followed: bool = True
 
 

@@ -84,7 +84,8 @@ class MalformedPending(Exception):
 
 
 def _frozen(value: Mapping[str, int]) -> immutables.Map[str, int]:
-    return immutables.Map(value)
+    # Many requests may share one.
+    return value if isinstance(value, immutables.Map) else immutables.Map(value)
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -41,6 +41,18 @@ def name_fault(namespace: str, key: str) -> str | None:
     return _fault("namespace", namespace, NAMESPACE_CHARACTERS) or _fault(
         "key", key, KEY_CHARACTERS
     )
+
+
+def first_name_fault(namespace: str, keys: Sequence[str]) -> str | None:
+    """Say why no record may have one of some names; None if all may.
+
+    Of a page of names it costs much less than to look at each.
+    """
+    lengths = set(map(len, keys))
+    if not lengths or (min(lengths) and max(lengths) <= KEY_CHARACTERS):
+        if "".join(keys).isprintable():
+            keys = keys[:1]  # the namespace is to be looked at all the same
+    return next(filter(None, (name_fault(namespace, key) for key in keys)), None)
 
 
 def _fault(part: str, text: str, most: int) -> str | None:

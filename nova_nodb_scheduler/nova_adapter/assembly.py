@@ -16,12 +16,16 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import prometheus_client
+from keystoneauth1 import exceptions as keystone
+from keystoneauth1 import identity, loading
 from nova import objects
 from nova.scheduler.client import report
+from oslo_config import cfg
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.conf import nodb, queue_options
+from nova_nodb_scheduler.conf import nodb, queue_options, zaqar_options
 from nova_nodb_scheduler.nova_adapter import start_checks
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
@@ -51,17 +55,25 @@ from nova_nodb_scheduler.nova_adapter.waiting import (
     waiting_api,
     waiting_conductor,
 )
+from nova_nodb_scheduler.nova_adapter.waiting.tenants import tenant_events as events_module
+from nova_nodb_scheduler.nova_adapter.waiting.tenants import zaqar_queues
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     pending_plans,
     queue_desk,
     queue_notifications,
     queue_runtime,
 )
-from nova_nodb_scheduler.observe import conductor_metrics, exporter, process_metrics
+from nova_nodb_scheduler.observe import (
+    conductor_metrics,
+    exporter,
+    process_metrics,
+    tenant_event_metrics,
+)
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
+from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
@@ -164,6 +176,8 @@ class Plugin:
             node_serving.refuse_unfit(
                 self._node_mode, self.make_synchronizer(), [own] if own else []
             )
+        if self.conf[queue_options.GROUP].zaqar_queue:
+            self._zaqar_queues()
 
     def _check_waiting(self) -> None:
         """Refuse what would lose requests that wait, or could not read them."""
@@ -230,6 +244,7 @@ class Plugin:
         decisions = runtime.decisions
         assert decisions is not None  # see check_scheduler
         observed = () if notifier is None else (queue_notifications.QueueNotifications(notifier),)
+        granted = () if self.tenant_events is None else (self.tenant_events,)
         return queue_runtime.QueueRuntime(
             runtime,
             decisions,
@@ -239,7 +254,7 @@ class Plugin:
                 max_wait_seconds=float(self.conf[queue_options.GROUP].max_wait_seconds),
                 silent_scheduler_seconds=self._silent_scheduler_seconds,
             ),
-            queue_runtime.QueueSinks(observed=observed),
+            queue_runtime.QueueSinks(granted=granted, observed=observed),
         )
 
     def queue_desk(self, runtime: runtime_module.SchedulerRuntime) -> queue_desk.QueueDesk:
@@ -281,6 +296,7 @@ class Plugin:
             requests_in_hand.RequestsInHand(synchronizer, records.ledger),
             self.wait_settings(),
             abandoned_requests.AbandonedRequests(report.report_client_singleton),
+            events=self.tenant_events,
         )
         self._waiting_conductor = made
         return made
@@ -508,12 +524,75 @@ class Plugin:
             self._count_refused = functools.partial(
                 export.metrics.records_refused, str(self.options.synchronizer)
             )
+            if role == "conductor":
+                self._count_tenant_events(export.metrics.registry)
             if self._waiting_conductor is not None:
                 counts = self._waiting_conductor.counts
                 conductor_metrics.register(export.metrics.registry, lambda: dict(counts))
             return export
 
         return make
+
+    # -- events to tenants --------------------------------------------------------
+
+    @functools.cached_property
+    def tenant_events(self) -> events_module.TenantEvents | None:
+        """This process's way to tell projects of their requests that wait; None where it is off.
+
+        Nothing is sent, and no thread runs, before the first event.
+
+        :raises ConfigurationError: Zaqar cannot be reached as it is configured
+        """
+        options = self.conf[queue_options.GROUP]
+        if not options.zaqar_queue:
+            return None
+        return events_module.TenantEvents(
+            self._zaqar_queues(),
+            events_module.TenantEventOptions(
+                ttl_seconds=options.zaqar_message_ttl_seconds,
+                max_backlog=options.zaqar_max_backlog,
+            ),
+        )
+
+    def _zaqar_queues(self) -> zaqar_queues.ZaqarQueues:
+        group = zaqar_options.GROUP
+        options = self.conf[group]
+        load = functools.partial(loading.load_auth_from_conf_options, self.conf, group)
+        try:
+            session = loading.load_session_from_conf_options(self.conf, group)
+            adapter = functools.partial(
+                loading.load_adapter_from_conf_options, self.conf, group, session=session
+            )
+            adapter()
+            auth = load()
+        except (keystone.ClientException, cfg.Error, TypeError, ValueError) as error:
+            raise errors.ConfigurationError(
+                f"[{group}] auth_type", options.auth_type, f"keystoneauth says: {error}"
+            ) from error
+        if auth is None and not (options.signing_key and options.endpoint_override):
+            raise errors.ConfigurationError(
+                f"[{group}] auth_type",
+                "",
+                "Zaqar needs a service user, such as password with its options; or signing_key "
+                "and endpoint_override. To switch events off, leave [nodb_queue] zaqar_queue empty",
+            )
+        # Only identity plugins have a project.
+        scoped = isinstance(auth, identity.BaseIdentityPlugin) and not options.signing_key
+        return zaqar_queues.ZaqarQueues(
+            str(self.conf[queue_options.GROUP].zaqar_queue),
+            client_id=str(uuid.uuid4()),
+            make_adapter=lambda plugin: adapter(auth=plugin),
+            scope=(lambda project_id: load(project_id=project_id)) if scoped else None,
+            auth=auth,
+            signing_key=options.signing_key,
+        )
+
+    def _count_tenant_events(self, registry: prometheus_client.CollectorRegistry) -> None:
+        """Have a process tell in its metrics what became of its events."""
+        if self.tenant_events is not None:
+            tenant_event_metrics.register(
+                registry, self.tenant_events.figures, events_module.LOSSES
+            )
 
     def sweeper(self, synchronizer: contract.Synchronizer) -> cell_sweeper.CellSweeper:
         """Return what walks a scope's tables."""
@@ -712,11 +791,22 @@ class Plugin:
             bounds_seconds=self._bounds_seconds(),
             driver=str(options.synchronizer),
             nodes=self.compute_nodes,
+            checkpoint_options=self._checkpoint_options(),
         )
         self._count_refused = functools.partial(
             runtime.metrics.records_refused, str(options.synchronizer)
         )
+        self._count_tenant_events(runtime.metrics.registry)
         return runtime
+
+    def _checkpoint_options(self) -> checkpoint_contract.CheckpointOptions | None:
+        if not self.options.checkpoint_directory:
+            return None
+        return checkpoint_contract.CheckpointOptions(
+            directory=str(self.options.checkpoint_directory),
+            interval_seconds=float(self.options.checkpoint_interval_seconds),
+            max_bytes=self.options.checkpoint_max_mib * decoded_sizes.MIB,
+        )
 
     def decisions(
         self,

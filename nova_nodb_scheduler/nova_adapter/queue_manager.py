@@ -12,7 +12,7 @@ from nova import exception as nova_exception
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter import activation, assembly, manager
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter.waiting.waking import newcomer_gate
+from nova_nodb_scheduler.synchronizer.waking import newcomer_gate
 
 
 class QueueSchedulerManager(manager.SchedulerManager):

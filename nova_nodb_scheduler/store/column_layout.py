@@ -220,6 +220,12 @@ class ColumnLayout:
             for position in self.by_text
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether columns and digests hold all that a row holds, as numbers and texts."""
+        kinds = {column.kind for column in self.namespace.columns}
+        return not self.by_text and namespaces.Kind.BITS not in kinds
+
     def column_position(self, name: str) -> int:
         """Return where a column stands among those declared.
 

@@ -18,7 +18,12 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import namespace_table, record_chunks, store_snapshot
+from nova_nodb_scheduler.store import (
+    namespace_table,
+    record_chunks,
+    store_snapshot,
+    stored_pages,
+)
 
 #: More keys than this between two calls: reading everything costs no more.
 MOST_KEYS = 65_536
@@ -239,6 +244,21 @@ class HostStateStore:
             for each in subscribed:
                 each.note(name, newer)
         return outcomes
+
+    def restore(self, namespace: str, page: stored_pages.StoredPage) -> None:
+        """Take over rows that another process's store held, none of whose keys is here.
+
+        :raises UnknownNamespace: it is not declared
+        :raises stored_pages.UNFIT: the page cannot be believed; nothing was changed
+        """
+        with self._lock:
+            table = self._table(namespace)
+            self._touched.add(namespace)
+            table.restore(page)
+            for each in self._subscriptions.get(namespace, ()):
+                each.note(namespace, page.keys)
+        # As in :meth:`apply_page`.
+        time.sleep(0)
 
     def retain(self, namespace: str, keys: Collection[str], version: int) -> int:
         """Drop what a snapshot of the back end no longer held; return how many.

@@ -8,9 +8,11 @@ around every call.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -21,11 +23,29 @@ from nova_nodb_scheduler.store import (
     record_chunks,
     record_index,
     store_snapshot,
+    stored_pages,
     vocabulary,
 )
 
 #: Vocabularies by path: columns of one path, of any namespace, share theirs.
 Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
+
+
+@attrs.frozen(eq=False)
+class TakenRows:
+    """Records on their way into rows, in one order.
+
+    :param revisions: shape (n,), int64
+    :param versions: shape (n,), int64
+    :param page: their values, with codes for texts
+    :param digests: None where the namespace needs none
+    """
+
+    keys: Sequence[str]
+    revisions: npt.NDArray[np.int64]
+    versions: npt.NDArray[np.int64]
+    page: column_layout.StatePage
+    digests: Sequence[Any] | None
 
 
 class NamespaceContents:
@@ -86,24 +106,21 @@ class NamespaceContents:
 
     def put(
         self,
-        changes: Sequence[records.Change],
-        keys: Sequence[str],
-        page: column_layout.StatePage,
-        digests: Sequence[Any] | None,
+        taken: TakenRows,
+        kept_in: Callable[[Sequence[int]], Sequence[record_chunks.Kept]],
         kin: Sequence[record_index.SameKey],
     ) -> None:
         """Take records in, or over.
 
-        :param page: their values
-        :param digests: None where the namespace needs none
+        :param kept_in: returns the payloads as they are to be kept, given the numbers of
+            the chunks that they will stand in
         :param kin: who may keep equal keys already
         """
-        rows_here, keys = self.rows.of(keys, kin)
-        page = self._coded(page)
-        revisions = np.array([change.record.revision for change in changes], np.int64)
-        versions = np.array([change.record.version for change in changes], np.int64)
+        rows_here, keys = self.rows.of(taken.keys, kin)
+        page, digests = taken.page, taken.digests
+        revisions, versions = taken.revisions, taken.versions
         numbers = [row // record_chunks.CHUNK_ROWS for row in rows_here]
-        kept = self.payloads.kept(changes, numbers)
+        kept = kept_in(numbers)
         by_chunk: dict[int, list[int]] = {}
         for at, number in enumerate(numbers):
             by_chunk.setdefault(number, []).append(at)
@@ -122,7 +139,7 @@ class NamespaceContents:
                 for offset, at in zip(offsets, places, strict=True):
                     chunk.digests[offset] = digests[at]
 
-    def _coded(self, page: column_layout.StatePage) -> column_layout.StatePage:
+    def coded(self, page: column_layout.StatePage) -> column_layout.StatePage:
         """Return a page with the codes of its texts."""
         cells = [
             np.array(self.vocabularies[position].codes(values), np.int32)
@@ -315,13 +332,39 @@ class NamespaceTable:
             for at in taken:
                 self._take(changes, (at,), outcomes)
             return
-        self._contents.put(here, keys, page, digests, self._kin)
+        held = self._contents
+        rows = TakenRows(
+            keys,
+            np.array([change.record.revision for change in here], np.int64),
+            np.array([change.record.version for change in here], np.int64),
+            held.coded(page),
+            digests,
+        )
+        kept_in = functools.partial(held.payloads.kept, here)
+        held.put(rows, kept_in, self._kin)
         self._changed()
         if self._tombstones:
             for key in keys:
                 self._tombstones.pop(key, None)
         for at in taken:
             outcomes[at] = True
+
+    def restore(self, page: stored_pages.StoredPage) -> None:
+        """Take over rows that another process's table held, none of whose keys is here.
+
+        They are put in as those of changes are; nothing is decoded.
+
+        :raises UNFIT: it cannot be believed; nothing was changed
+        """
+        held = self._contents
+        taking = stored_pages.PageTaking(self._layout, held.vocabularies, held.payloads.packing)
+        taking.check(page, held.rows.by_key(), _GREATEST)
+        if not self._tombstones.keys().isdisjoint(page.keys):
+            raise ValueError("a key was removed")
+        kept, digests = taking.payloads(page), taking.digests(page)
+        rows = TakenRows(page.keys, page.revisions, page.versions, taking.cells(page), digests)
+        held.put(rows, lambda _numbers: kept, self._kin)
+        self._changed()
 
     def retain(self, keys: Collection[str], version: int) -> list[str]:
         """Drop rows whose key is not among these and whose version is not above.

@@ -56,6 +56,28 @@ class PayloadPacking(Protocol):
     def holds(self, kept: Kept, payload: bytes) -> bool:
         """Return whether kept was made of a payload of the same text."""
 
+    @property
+    def dictionary(self) -> bytes:
+        """What unpacking needs beside what was packed; empty while nothing was."""
+
+    def adopt(self, dictionary: bytes) -> None:
+        """Go by the dictionary of another process, whose packed payloads are to be held.
+
+        :raises ValueError: something was packed by another one
+        """
+
+    def dump(self, held: Any) -> bytes:
+        """Return what was kept, a whole bundle at once, as bytes for another process."""
+
+    def load(self, dumped: bytes) -> Any:
+        """Return what :meth:`dump` was given.
+
+        :raises ValueError: it was given nothing of the kind
+        """
+
+    def places(self, held: Any) -> int:
+        """Return how many records can have their payloads in what is held."""
+
 
 class AsTheyAre:
     """Keeps payloads as they came."""
@@ -81,6 +103,28 @@ class AsTheyAre:
     def holds(self, kept: Kept, payload: bytes) -> bool:
         """Return whether they are equal."""
         return kept == payload
+
+    dictionary: ClassVar[bytes] = b""
+
+    def adopt(self, dictionary: bytes) -> None:
+        """Take no dictionary.
+
+        :raises ValueError: there is one
+        """
+        if dictionary:
+            raise ValueError("its payloads are packed, and none are here")
+
+    def dump(self, held: Any) -> bytes:
+        """Return the payload."""
+        return _alone(held)
+
+    def load(self, dumped: bytes) -> bytes:
+        """Return the payload."""
+        return dumped
+
+    def places(self, held: Any) -> int:
+        """Return 1."""
+        return 1
 
 
 def _alone(kept: Kept) -> bytes:

@@ -18,8 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.store import column_layout, record_chunks, record_index, vocabulary
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.store import (
+    column_layout,
+    record_chunks,
+    record_index,
+    stored_pages,
+    vocabulary,
+)
 
 
 @attrs.frozen
@@ -174,6 +180,50 @@ class NamespaceView:
         :raises KeyError: no such index
         """
         return self._indexes.indexed(key, index)
+
+    def pages(self) -> Iterator[stored_pages.StoredPage | list[records.Record]]:
+        """Yield all records for another process's store: rows as they are, others as records.
+
+        Each takes some ms to make. All rows come before the first records.
+        """
+        others: list[records.Record] = []
+        chunks = self._chunks_in_order()
+        for rows in stored_pages.dumped(self._layout, chunks, self._vocabularies, self._packing):
+            if rows.page is not None:
+                yield rows.page
+            others += [self._record(chunk, offset) for chunk, offset in rows.others]
+        for first in range(0, len(others), stored_pages.MOST_ROWS):
+            yield others[first : first + stored_pages.MOST_ROWS]
+
+    def _record(self, chunk: record_chunks.Chunk, offset: int) -> records.Record:
+        return records.Record(
+            records.RecordKey(self.namespace.name, chunk.keys[offset] or ""),
+            int(chunk.revisions[offset]),
+            int(chunk.versions[offset]),
+            self._packing.unpack(chunk.kept(offset)),
+        )
+
+    def newest(self, most: int, up_to_version: int) -> list[StoredRecord]:
+        """Return some records that were written last, none of them behind a version."""
+        parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]] = []
+        for number in sorted(self._chunks):
+            chunk = self._chunks[number]
+            offsets = (chunk.live & (chunk.versions <= up_to_version)).nonzero()[0]
+            parts.append((chunk.versions[offsets], offsets, number))
+        if not parts:
+            return []
+        versions = np.concatenate([part[0] for part in parts])
+        rows = np.concatenate([part[1] + part[2] * record_chunks.CHUNK_ROWS for part in parts])
+        if len(versions) > most:
+            few = np.argpartition(-versions, most)[:most]
+            versions, rows = versions[few], rows[few]
+        found = []
+        for row in rows[np.argsort(-versions, kind="stable")].tolist():
+            number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+            record = self.get(self._chunks[number].keys[offset] or "")
+            if record is not None:
+                found.append(record)
+        return found
 
     def digest(self, key: str) -> Any:
         """Return what the namespace's digest made of a record; None where there is none."""

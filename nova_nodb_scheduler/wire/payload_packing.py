@@ -11,12 +11,13 @@ one of them is to unpack all.
 from __future__ import annotations
 
 import itertools
+import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.wire import codec
+from nova_nodb_scheduler.wire import codec, decoded_sizes
 
 #: First byte of what is packed here; payloads on the wire begin otherwise.
 _PLAIN_MARK = b"\xa1"
@@ -43,6 +44,12 @@ class Bundle:
     def __init__(self, packed: bytes, ends: tuple[int, ...], formats: bytes) -> None:
         self.packed, self.ends, self.formats = packed, ends, formats
 
+
+#: First byte of what is dumped, and the longest stream and number of records that
+#: a bundle is believed to have.
+_ALONE, _BUNDLED = 0, 1
+_LONGEST_STREAM = 1 << 20
+_MOST_BELIEVED = 256
 
 #: A payload by itself, packed or not, or a place in a bundle.
 Kept = bytes | tuple[Bundle, int]
@@ -110,6 +117,61 @@ class DictionaryPacking:
         packed: bytes = packer.compress(text) + packer.flush()
         return packed
 
+    @property
+    def dictionary(self) -> bytes:
+        """What unpacking needs beside what was packed; empty while nothing was."""
+        return self._dictionary
+
+    def adopt(self, dictionary: bytes) -> None:
+        """Go by the dictionary of another process, whose packed payloads are to be held.
+
+        :raises ValueError: something was packed by another one
+        """
+        if not dictionary:
+            return
+        if self._dictionary not in (b"", dictionary):
+            raise ValueError("its payloads are packed by another dictionary")
+        self._dictionary = dictionary
+
+    @staticmethod
+    def dump(held: bytes | Bundle) -> bytes:
+        """Return what was kept, a whole bundle at once, as bytes for another process."""
+        if isinstance(held, bytes):
+            return bytes((_ALONE,)) + held
+        count = len(held.ends)
+        return struct.pack(f"<BH{count}I", _BUNDLED, count, *held.ends) + held.formats + held.packed
+
+    @staticmethod
+    def load(dumped: bytes) -> bytes | Bundle:
+        """Return what :meth:`dump` was given.
+
+        :raises ValueError: it was given nothing of the kind
+        """
+        if dumped[:1] == bytes((_ALONE,)):
+            return dumped[1:]
+        try:
+            kind, count = struct.unpack_from("<BH", dumped)
+            ends = struct.unpack_from(f"<{count}I", dumped, 3)
+        except struct.error as error:
+            raise ValueError(f"it is no bundle: {error}") from error
+        first = 3 + 4 * count
+        formats, packed = dumped[first : first + count], dumped[first + count :]
+        if (
+            kind != _BUNDLED
+            or not 0 < count <= _MOST_BELIEVED
+            or len(formats) < count
+            or list(ends) != sorted(ends)
+            or ends[-1] > _LONGEST_STREAM
+            or formats.strip(_KNOWN_FORMATS)
+        ):
+            raise ValueError("it is no bundle")
+        return Bundle(packed, ends, formats)
+
+    @staticmethod
+    def places(held: bytes | Bundle) -> int:
+        """Return how many records can have their payloads in what is held."""
+        return len(held.ends) if isinstance(held, Bundle) else 1
+
     def readable(self, kept: Kept) -> bytes:
         """Return a payload of the same state as what was kept, quick to decode."""
         if isinstance(kept, bytes) and not _is_packed(kept):
@@ -133,16 +195,24 @@ class DictionaryPacking:
             return False
         try:
             return self._text(kept) == codec.text_of(payload)
-        except (zlib.error, errors.UndecodableRecord):
+        except errors.UndecodableRecord:
             return False
 
     def _text(self, kept: Kept) -> bytes:
+        """Return the text that was packed.
+
+        :raises UndecodableRecord: it is damaged, as what came from a file may be
+        """
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS, self._dictionary)
-        if isinstance(kept, bytes):
-            return unpacker.decompress(kept[1:])
-        bundle, place = kept
-        begin = bundle.ends[place - 1] if place else 0
-        return unpacker.decompress(bundle.packed, bundle.ends[place])[begin:]
+        try:
+            if isinstance(kept, bytes):
+                # One byte more than is taken: it is refused for its length then.
+                return unpacker.decompress(kept[1:], decoded_sizes.present().text_bytes + 1)
+            bundle, place = kept
+            begin = bundle.ends[place - 1] if place else 0
+            return unpacker.decompress(bundle.packed, bundle.ends[place])[begin:]
+        except zlib.error as error:
+            raise errors.UndecodableRecord(f"it cannot be unpacked: {error}") from error
 
 
 #: First bytes of payloads whose text is known.

@@ -16,7 +16,7 @@ import time
 import unittest
 
 from nova_nodb_scheduler.testing import patience
-from tools.test_runner import processes, run, schedule, stages, timings, trees, work
+from tools.test_runner import environment, processes, run, schedule, stages, timings, trees, work
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -211,6 +211,30 @@ class RunTest(DirectoryCase):
         process = self.begin("work.Tests('made', again=True)", **variables)
         told, _ = process.communicate()
         return process.returncode, told.splitlines()
+
+    def test_tests_are_told_of_an_environment_beside_nova(self) -> None:
+        source = """
+            import os, unittest
+
+            class Made(unittest.TestCase):
+                def test_it_is_named(self):
+                    self.assertEqual("/of/my/own", os.environ["NODB_MADE_VENV"])
+        """
+        (self.tree / "tests" / "made" / "test_made.py").write_text(textwrap.dedent(source))
+        beside = "work.Beside('made', 'requirements.txt', 'NODB_MADE_VENV')"
+        process = self.begin(f"work.Tests('made', beside={beside})", NODB_MADE_VENV="/of/my/own")
+        told, _ = process.communicate()
+        self.assertEqual(0, process.returncode, told)
+
+    def test_an_environment_beside_novas_is_made_once_for_what_it_holds(self) -> None:
+        this = run.Run(self.state, self.results, root=self.tree)
+        (self.tree / "made.txt").write_text("made==1\n")
+        first = self.state / f"venv-made-{environment._key(this, ['made.txt'])}"
+        first.mkdir(parents=True)
+        (first / ".complete").touch()
+        self.assertEqual(first, environment.beside(this, "made", "made.txt"))
+        (self.tree / "made.txt").write_text("made==2\n")
+        self.assertNotEqual(first.name, f"venv-made-{environment._key(this, ['made.txt'])}")
 
     def test_what_ran_out_of_patience_once_passes_is_named_and_counted(self) -> None:
         status, told = self.run_tests(SOMETIMES)

@@ -23,6 +23,8 @@ def main() -> int:
     with _lock(given.state):
         if given.core:
             return _core(given, console)
+        if given.start:
+            return _start(given, console)
         return _fit(given, console) if given.fit else _campaign(given, console)
 
 
@@ -59,6 +61,18 @@ def _fit(given: options.Options, console: rich.console.Console) -> int:
     for hosts in given.hosts:
         with console.status(f"{hosts} hosts: NUMA cells and PCI devices"):
             kept.save_fit(hosts, {"hosts": hosts, "kinds": fit.measure(hosts)})
+    report.show(kept, given)
+    return 0
+
+
+def _start(given: options.Options, console: rich.console.Console) -> int:
+    from tools.bench.reports import report, results
+    from tools.bench.starts import state_starts
+
+    kept = results.Results(given.state / "results")
+    for hosts in given.hosts:
+        with console.status(f"{hosts} hosts: states of a scheduler that starts"):
+            kept.save_start(hosts, state_starts.measure(hosts, given.state))
     report.show(kept, given)
     return 0
 

@@ -23,6 +23,7 @@ _RESTART_RATE = 20.0
 _IDLE_SECONDS = _PACED_SECONDS = 30.0
 _CORE_HOSTS = (1000, 10_000, 100_000)
 _FIT_HOSTS = (1000, 10_000)
+_START_HOSTS = (10_000, 100_000)
 
 
 @attrs.frozen
@@ -54,6 +55,7 @@ class Options:
     keep: bool
     core: bool
     fit: bool
+    start: bool
     populate_only: bool
     restart: bool
     restart_rate: float
@@ -100,7 +102,8 @@ def parse(arguments: list[str] | None = None) -> Options:
         "--hosts",
         type=_numbers,
         metavar="N,N",
-        help="sizes (100,1000; 1000,10000,100000 of the core, 1000,10000 of --fit)",
+        help="sizes (100,1000; 1000,10000,100000 of the core, 1000,10000 of --fit,"
+        " 10000,100000 of --start)",
     )
     add(
         "--limit",
@@ -149,6 +152,12 @@ def parse(arguments: list[str] | None = None) -> Options:
         action="store_true",
         help="requests for NUMA cells and PCI devices, against Nova's own filters: no servers",
     )
+    add(
+        "--start",
+        action="store_true",
+        help="host states of a scheduler that starts, from SQLite and from a checkpoint: no Nova, "
+        "no servers",
+    )
     add("--populate-only", action="store_true", help="make the data of each size, measure nothing")
     add(
         "--restart",
@@ -181,6 +190,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         keep=given.keep,
         core=given.core,
         fit=given.fit,
+        start=given.start,
         populate_only=given.populate_only,
         restart=given.restart,
         restart_rate=given.restart_rate,
@@ -190,6 +200,8 @@ def parse(arguments: list[str] | None = None) -> Options:
 def _default_hosts(given: argparse.Namespace) -> tuple[int, ...]:
     if given.core:
         return _CORE_HOSTS
+    if given.start:
+        return _START_HOSTS
     return _FIT_HOSTS if given.fit else _HOSTS
 
 

@@ -43,19 +43,37 @@ def enter(this: run.Run) -> pathlib.Path:
     itself is found through PYTHONPATH, never installed into it.
     """
     named = _requirements(this.nova_version)
-    texts = [(this.root / name).read_text() for name in named]
-    versions = f"{this.nova_version}\nPython {platform.python_version()}\n"
-    key = hashlib.sha256("".join([*texts, versions]).encode())
-    venv = this.state / f"venv-{key.hexdigest()[:12]}"
+    venv = this.state / f"venv-{_key(this, named, this.nova_version)}"
     this.state.mkdir(parents=True, exist_ok=True)
     with _locked(venv.with_name(f"{venv.name}.lock")):
         if not (venv / ".complete").exists():
             this.say(f"making {venv} (some minutes, once)")
-            _fill(this, venv, named)
+            _fill(this, venv, named, f"nova=={this.nova_version}")
         _install_missing_packages(this, venv)
     os.environ["VIRTUAL_ENV"] = str(venv)
     os.environ["PATH"] = f"{venv}/bin{os.pathsep}{os.environ['PATH']}"
     return venv
+
+
+def beside(this: run.Run, name: str, requirements: str) -> pathlib.Path:
+    """Make the environment of a server that cannot share Nova's, if it is not there.
+
+    It is kept as Nova's is, and entered by nobody: tests are told where it is.
+    """
+    venv = this.state / f"venv-{name}-{_key(this, [requirements])}"
+    this.state.mkdir(parents=True, exist_ok=True)
+    with _locked(venv.with_name(f"{venv.name}.lock")):
+        if not (venv / ".complete").exists():
+            this.say(f"making {venv} (a minute, once)")
+            _fill(this, venv, [requirements])
+    return venv
+
+
+def _key(this: run.Run, requirements: Sequence[str], *versions: str) -> str:
+    """Return what tells environments apart that hold different things."""
+    texts = [(this.root / name).read_text() for name in requirements]
+    told = "".join(f"{each}\n" for each in (*versions, f"Python {platform.python_version()}"))
+    return hashlib.sha256("".join([*texts, told]).encode()).hexdigest()[:12]
 
 
 def active() -> pathlib.Path:
@@ -78,7 +96,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _fill(this: run.Run, venv: pathlib.Path, requirements: Sequence[str]) -> None:
+def _fill(this: run.Run, venv: pathlib.Path, requirements: Sequence[str], *packages: str) -> None:
     if importlib.util.find_spec("ensurepip") is None:
         # Debian's python3 leaves it out.
         minor = f"python3.{sys.version_info.minor}-venv"
@@ -86,12 +104,12 @@ def _fill(this: run.Run, venv: pathlib.Path, requirements: Sequence[str]) -> Non
     shutil.rmtree(venv, ignore_errors=True)
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install"]
     files = [part for name in requirements for part in ("-r", name)]
-    log = this.results / "environment.log"
+    log = this.results / f"{venv.name}.log"
     with open(log, "wb") as output:
         for command in (
             [sys.executable, "-m", "venv", str(venv)],
             [*pip, "--upgrade", "pip", "bindep"],
-            [*pip, *files, f"nova=={this.nova_version}"],
+            [*pip, *files, *packages],
         ):
             done = subprocess.run(
                 command, cwd=this.root, stdout=output, stderr=subprocess.STDOUT, check=False

@@ -41,6 +41,9 @@ _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
 # test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races.
 _TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
 
+# A Keystone takes half a minute to lay down, and Nova's services ten seconds to start.
+_DEAR_ZAQAR = r"\.(test_keystone\.|test_waking_events\.ConductorTest\.)"
+
 _LINT = work.Checks(
     (
         work.Check("ruff", ("ruff", "check", ".")),
@@ -129,6 +132,23 @@ STAGES = (
         workers=1.0,
     ),
     Stage(
+        "zaqar",
+        When.CI,
+        900,
+        "tests/functional/zaqar: events to projects through a real Zaqar",
+        work.Tests(
+            "functional/zaqar",
+            but=_DEAR_ZAQAR,
+            again=True,
+            beside=work.Beside(
+                "zaqar", "tests/functional/zaqar/requirements.txt", "NODB_ZAQAR_VENV"
+            ),
+        ),
+        # They wait for servers that start, and for ends of time.
+        share=_SIXTH,
+        workers=0.5,
+    ),
+    Stage(
         "engine_faults",
         When.CI,
         900,
@@ -199,6 +219,23 @@ STAGES = (
         1200,
         "the tests of tests/functional/synchronizer that CI leaves to their twins",
         work.Tests("functional/synchronizer", only=_TWINS, again=True),
+    ),
+    Stage(
+        "zaqar_all",
+        When.ALL,
+        1800,
+        "the tests of tests/functional/zaqar with a Keystone, and with Nova's own conductor",
+        work.Tests(
+            "functional/zaqar",
+            only=_DEAR_ZAQAR,
+            again=True,
+            beside=work.Beside(
+                "zaqar-keystone",
+                "tests/functional/zaqar/requirements-keystone.txt",
+                "NODB_ZAQAR_VENV",
+            ),
+        ),
+        workers=0.5,
     ),
     Stage(
         "nova_all",

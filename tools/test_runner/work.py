@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tools.test_runner import processes, run, timings
+from tools.test_runner import environment, processes, run, timings
 
 #: Tests that freeze, kill and cut off real servers now and then run out of patience on a busy
 #: machine. So few of a stage are tried this often again, alone, and are named; if any test of
@@ -164,6 +164,17 @@ class Checks(Work):
 
 
 @dataclasses.dataclass(frozen=True)
+class Beside:
+    """The environment of a server that cannot share Nova's."""
+
+    name: str
+    #: What it holds.
+    requirements: str
+    #: Tells the tests where it is; who sets it has one of their own.
+    variable: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Tests(Work):
     """The tests below ``tests/DIRECTORY``, or those that a regular expression names or spares."""
 
@@ -172,11 +183,17 @@ class Tests(Work):
     but: str = ""
     #: Whether a few that ran out of patience may be tried again.
     again: bool = False
+    beside: Beside | None = None
 
     def do(self, task: Task) -> None:
         tests = f"tests/{self.directory}"
         if not (task.run.root / tests).is_dir():
             task.fails(tests, f"there is no {tests}")
+            return
+        try:
+            variables = {**_NO_AUTHORITIES, **self._beside(task)}
+        except environment.Failed as error:
+            task.fails(tests, str(error))
             return
         out, log = task.directory, task.directory / "tests.log"
         repository, stream = out / "stestr", out / "tests.subunit"
@@ -187,13 +204,13 @@ class Tests(Work):
         status = task.limited(
             [*stestr, "run", "--concurrency", str(task.workers), "--slowest", *selected],
             log,
-            variables=_NO_AUTHORITIES,
+            variables=variables,
         )
         _last(repository, stream, log)
         timings.keep(task.run.state, task.stage, repository)
         impatient: list[str] = []
         if status == 1 and self.again:
-            impatient = self._try_again(task, tests, stream)
+            impatient = self._try_again(task, tests, stream, variables)
         if impatient:
             task.count(tests, log, 0, stream, out / "again.subunit")
             why = f"out of patience, passed {AGAIN_TIMES} times alone:"
@@ -201,7 +218,16 @@ class Tests(Work):
         else:
             task.count(tests, log, status, stream)
 
-    def _try_again(self, task: Task, tests: str, stream: pathlib.Path) -> list[str]:
+    def _beside(self, task: Task) -> Mapping[str, str]:
+        """Return what tells the tests of an environment, which is made if it is not there."""
+        if self.beside is None or os.environ.get(self.beside.variable):
+            return {}
+        made = environment.beside(task.run, self.beside.name, self.beside.requirements)
+        return {self.beside.variable: str(made)}
+
+    def _try_again(
+        self, task: Task, tests: str, stream: pathlib.Path, variables: Mapping[str, str]
+    ) -> list[str]:
         """Run the few tests that ran out of patience again, alone.
 
         Returns those that pass each time; they are named in ``impatient.txt``,
@@ -224,7 +250,7 @@ class Tests(Work):
             log = out / f"again-{attempt}.log"
             alone = ["run", "--concurrency", "1", "--load-list", str(named)]
             repository.mkdir(exist_ok=True)
-            task.limited([*_stestr(repository, tests), *alone], log, variables=_NO_AUTHORITIES)
+            task.limited([*_stestr(repository, tests), *alone], log, variables=variables)
             _last(repository, again, log)
             if _totals(again)[0] != (len(names), 0, 0):
                 return []

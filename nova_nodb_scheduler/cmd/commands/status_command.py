@@ -138,6 +138,7 @@ def show(
         },
     )
     _show_schedulers(printer, found)
+    _show_checkpoints(printer, found)
     _show_mirror(printer, found)
     _show_claims(printer, found)
     _show_reporters(printer, found, names)
@@ -207,6 +208,35 @@ def _show_schedulers(printer: command.Command, found: deployment.Deployment) -> 
             reasons[reason] = reasons.get(reason, 0) + count
     if reasons:
         printer.print_line(f"Requests fell back to Nova's own path for: {_or_none(reasons)}.")
+
+
+def _show_checkpoints(printer: command.Command, found: deployment.Deployment) -> None:
+    kept = [each for each in found.schedulers if each["checkpoint"]]
+    if not kept:
+        return
+    printer.print_table(
+        "Checkpoints",
+        ("host", "pid", "age s", "MiB", "last attempt", "began with"),
+        (
+            (
+                each["host"],
+                each["pid"],
+                terminal.seconds(each["checkpoint"].get("age_seconds")),
+                _mebibytes(each["checkpoint"].get("bytes")),
+                _said(each["checkpoint"].get("outcome"), each["checkpoint"].get("detail")),
+                _said(each["checkpoint"].get("start")),
+            )
+            for each in kept
+        ),
+    )
+
+
+def _mebibytes(size_bytes: float | None) -> str | None:
+    return None if size_bytes is None else f"{size_bytes / 2**20:.1f}"
+
+
+def _said(*texts: str | None) -> str:
+    return ": ".join(text for text in texts if text) or "none yet"
 
 
 def _show_mirror(printer: command.Command, found: deployment.Deployment) -> None:

@@ -267,7 +267,7 @@ _OF_A_SCHEDULER = (
     *("state", "epoch", "hosts", "fallbacks", "outcomes", "candidates", "claims", "claiming"),
     *("left_out", "schedule_seconds_p50", "schedule_seconds_p99", "quarantined", "settling"),
     *("memory_bytes", "machine_bytes", "clock_offset_seconds", "beat_at"),
-    *("compute_nodes", "compute_node_statements"),
+    *("compute_nodes", "compute_node_statements", "checkpoint"),
 )
 
 

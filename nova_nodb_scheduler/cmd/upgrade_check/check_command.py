@@ -13,7 +13,7 @@ from oslo_upgradecheck import upgradecheck
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, configuration, guard
 from nova_nodb_scheduler.cmd.overview import deployment, node_cells, process_reports
-from nova_nodb_scheduler.cmd.upgrade_check import judgements
+from nova_nodb_scheduler.cmd.upgrade_check import checkpoint_judgements, judgements
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.placement_adapter import guard_header
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -385,6 +385,16 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         )
 
     @_stopped_by_errors
+    def check_checkpoint(self) -> upgradecheck.Result:
+        """Can schedulers keep their checkpoint, and nobody else read it?"""
+        directory = self.options.checkpoint_directory
+        findings = [
+            *checkpoint_judgements.judge_directory(directory),
+            *([] if self.found.error else checkpoint_judgements.judge_writers(self.found)),
+        ]
+        return judgements.result(findings)
+
+    @_stopped_by_errors
     def check_placement_guard(self) -> upgradecheck.Result:
         """Does the Placement in use keep writers that race from over-committing?"""
         try:
@@ -410,6 +420,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Compute nodes", check_compute_nodes),
         ("Mirror of Placement", check_mirror),
         ("Guard of Placement", check_placement_guard),
+        ("Checkpoint of host states", check_checkpoint),
     )
 
 

@@ -27,12 +27,22 @@ from nova_nodb_scheduler.nova_adapter.reads import request_views as reads_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 from nova_nodb_scheduler.nova_adapter.service import start_gate
-from nova_nodb_scheduler.observe import claim_metrics, metric_labels, process_metrics
+from nova_nodb_scheduler.observe import (
+    checkpoint_metrics,
+    claim_metrics,
+    metric_labels,
+    process_metrics,
+)
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import scheduler_metrics as metrics_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations, host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.checkpoint import (
+    checkpoint_contract,
+    checkpoint_writer,
+    local_checkpoint,
+)
 from nova_nodb_scheduler.synchronizer.replication import replicator as replicator_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from nova_nodb_scheduler.wire import codec, payload_packing
@@ -79,6 +89,7 @@ class SchedulerRuntime:
     :param bounds_seconds: what alerts compare ages with
     :param driver: the synchronizer's, by its option
     :param nodes: the process's part in who answers for compute nodes
+    :param checkpoint_options: how the machine's checkpoint is written; None for none
     """
 
     def __init__(
@@ -94,6 +105,7 @@ class SchedulerRuntime:
         bounds_seconds: Mapping[str, float] | None = None,
         driver: str = "",
         nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None,
+        checkpoint_options: checkpoint_contract.CheckpointOptions | None = None,
     ) -> None:
         self._make_synchronizer = make_synchronizer
         self._declared = declared
@@ -136,9 +148,17 @@ class SchedulerRuntime:
             packing=payload_packing.DictionaryPacking,
         )
         self.clock = OffsetClock(self.synchronizer)
+        self.checkpoint_metrics = checkpoint_metrics.CheckpointMetrics(self.metrics.registry)
+        #: What a start may begin with, and its writer; None where there is no directory for it.
+        self.checkpoint = self._make_checkpoint(checkpoint_options)
         built = reads_module.BuiltObjects()
         self.replicator = self._make_replicator()
-        self.replicator.subscribe(lambda changes: None, built.clear)
+        self._writer = (
+            None
+            if self.checkpoint is None
+            else checkpoint_writer.CheckpointWriter(self.checkpoint, self.replicator.feed_moment)
+        )
+        self.replicator.subscribe(None, built.clear)
         self.judge = proof_module.StateJudge(
             self.replicator.alive,
             lambda: self.replicator.epoch,
@@ -184,6 +204,7 @@ class SchedulerRuntime:
             },
         )
         self.metrics.watch_claims(self._settling)
+        self.checkpoint_metrics.watch(self._checkpoint_figures)
         # Nothing is served where candidates are Placement's alone.
         self.metrics.watch_signatures(self._signatures)
         self.metrics.watch_mirror(
@@ -199,7 +220,26 @@ class SchedulerRuntime:
             options=self._replicator_options,
             heartbeat=self._beat,
             meter=self.metrics,
+            checkpoint=self.checkpoint,
         )
+
+    def _make_checkpoint(
+        self, options: checkpoint_contract.CheckpointOptions | None
+    ) -> local_checkpoint.LocalCheckpoint | None:
+        if options is None:
+            return None
+        return local_checkpoint.LocalCheckpoint(
+            options,
+            self.synchronizer.name,
+            declarations.followed(self._declared),
+            wall_seconds=time.time,
+            meter=self.checkpoint_metrics,
+        )
+
+    def _checkpoint_figures(self) -> Mapping[str, float]:
+        if self.checkpoint is None:
+            return {}
+        return checkpoint_metrics.figures_of(self.checkpoint.status)
 
     def _beat(self) -> Mapping[str, Any]:
         self.clock.adjust()
@@ -231,6 +271,11 @@ class SchedulerRuntime:
             "queue": self.queue is not None and self.queue.works(),
             "schedule_seconds_p50": p50,
             "schedule_seconds_p99": p99,
+            **(
+                {}
+                if self.checkpoint is None
+                else {"checkpoint": checkpoint_metrics.told(self.checkpoint.status)}
+            ),
             **({} if self._nodes is None else self._nodes.facts()),
         }
 
@@ -252,6 +297,8 @@ class SchedulerRuntime:
             )
             self._exporter.start()
         self.replicator.start()
+        if self._writer is not None:
+            self._writer.start()
         if self.decisions is not None:
             self.decisions.start()
         if self.upkeep is not None:
@@ -277,6 +324,8 @@ class SchedulerRuntime:
             self.decisions.stop()
         if self.upkeep is not None:
             self.upkeep.stop()
+        if self._writer is not None:
+            self._writer.stop()
         self.replicator.stop()
         self.synchronizer.close()
         if self._exporter is not None:

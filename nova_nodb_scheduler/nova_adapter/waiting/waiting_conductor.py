@@ -47,9 +47,9 @@ from nova_nodb_scheduler.nova_adapter.waiting import (
     request_records,
     requests_in_hand,
     wait_policy,
-    waiting_events,
 )
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
+from nova_nodb_scheduler.synchronizer.waking import waiting_events
 
 LOG = logging.getLogger(__name__)
 
@@ -145,6 +145,8 @@ class WaitingConductor:
     def stop(self) -> None:
         """Hold none any more: what is in hand is others' when the leases end."""
         self._in_hand.stop()
+        if self._events is not None:
+            self._events.stop()
 
     @property
     def current(self) -> Attempt | None:

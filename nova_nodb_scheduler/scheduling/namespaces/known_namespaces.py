@@ -13,6 +13,7 @@ from nova_nodb_scheduler.model import host_relations
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.scheduling.namespaces import (
     claim_facts,
+    digest_forms,
     node_facts,
     pending_facts,
     provider_facts,
@@ -83,6 +84,7 @@ COMPUTE_NODES = model.Namespace(
     ),
     digest=node_facts.digest,
     digest_row=node_facts.ROW,
+    digest_form=digest_forms.NodeRows(),
 )
 
 #: key: service uuid; row: ``services`` without the fields a heartbeat changes
@@ -106,6 +108,7 @@ SERVICES = model.Namespace(
         _BY_CELL,
     ),
     digest=service_facts.digest,
+    digest_form=digest_forms.Services(),
 )
 
 #: key: service uuid; what heartbeats change: ``report_count`` and
@@ -123,6 +126,7 @@ SERVICE_LIVENESS = model.Namespace(
     ),
     indexes=(_BY_CELL,),
     digest=service_facts.heartbeat,
+    digest_form=digest_forms.Seconds(),
 )
 
 #: key: instance uuid; row: the fields of ``instances`` that place it
@@ -235,6 +239,7 @@ PROVIDERS = model.Namespace(
         model.Column("broken", _TEXT, ("broken",), ""),
     ),
     digest=provider_facts.digest,
+    digest_form=digest_forms.Providers(),
 )
 
 #: key: ``placement``; when the mirror was last compared with Placement, in

@@ -183,7 +183,7 @@ def _read(key: str, state: Mapping[str, Any]) -> bytes:
             least_gb or 0,
             running or 0,
             workload or 0,
-            _code(row.find("supported_instances")),
+            code_of_text(row.find("supported_instances")),
             updated,
             updated and cpu and ram and disk,
         )
@@ -219,8 +219,13 @@ def instances_of(packed: bytes) -> str | None:
     return _texts[code] if updated and code != _UNKNOWN else None
 
 
-def _code(text: Any) -> int:
-    """Return the code of a text of supported_instances; :data:`_UNKNOWN` where it has none."""
+def text_of_code(code: int) -> str | None:
+    """Return the text of a code in a row; None where it stands for no text."""
+    return None if code == _UNKNOWN else _texts[code]
+
+
+def code_of_text(text: Any) -> int:
+    """Return the code of a text of supported_instances; one for no text where it has none."""
     if type(text) is not str:
         return _UNKNOWN
     code = _codes.get(text)

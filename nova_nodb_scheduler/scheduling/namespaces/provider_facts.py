@@ -16,6 +16,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.frame import host_facts
 from nova_nodb_scheduler.scheduling.namespaces import record_fields
@@ -123,13 +125,13 @@ def sharing(facts: host_facts.ProviderFacts) -> frozenset[str]:
 
 def _texts(whole: record_fields.RecordFields, name: str) -> frozenset[str]:
     try:
-        return _interned(tuple(whole.get(name)))
+        return texts_of(tuple(whole.get(name)))
     except TypeError as error:
         raise whole.wrong(name, "it is no list of texts") from error
 
 
 @functools.lru_cache(maxsize=8192)
-def _interned(texts: tuple[str, ...]) -> frozenset[str]:
+def texts_of(texts: tuple[str, ...]) -> frozenset[str]:
     """Return one and the same set for equal texts: hosts of a kind are many."""
     return frozenset(texts)
 
@@ -170,6 +172,24 @@ def _inventories(whole: record_fields.RecordFields) -> Mapping[str, host_facts.I
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise whole.wrong("inventories", reason) from error
+
+
+def named_inventories(inventories: Mapping[str, host_facts.Inventory]) -> list[Any]:
+    """Return inventories as :func:`inventories_of` takes them: names, and numbers in order."""
+    return [[name, *attrs.astuple(each)] for name, each in inventories.items()]
+
+
+def inventories_of(named: Any) -> Mapping[str, host_facts.Inventory]:
+    """Return inventories that are one and the same for equal ones.
+
+    :raises TypeError, ValueError: a name or a number is none
+    """
+    return _interned_inventories(
+        tuple(
+            (name, (total, reserved, least, most, step, float(ratio)))
+            for name, total, reserved, least, most, step, ratio in named
+        )
+    )
 
 
 @functools.lru_cache(maxsize=8192)

@@ -111,6 +111,11 @@ class Backlog:
         found = self._by_project.get(project)
         return NOTHING if found is None else found.value()
 
+    def of_class(self, name: str) -> Waiting:
+        """Return what waits of one class."""
+        found = self._by_class.get(name)
+        return NOTHING if found is None else found.value()
+
     def by_class(self) -> dict[str, Waiting]:
         """Return what waits by class; O(classes)."""
         return _values(self._by_class)

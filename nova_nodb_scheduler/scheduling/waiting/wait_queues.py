@@ -44,11 +44,13 @@ from nova_nodb_scheduler.scheduling.waiting import (
     host_holds,
     queue_settings,
     request_book,
+    wake_ups,
+    walks,
+)
+from nova_nodb_scheduler.scheduling.waiting.order import (
     resource_axis,
     shape_index,
     waiting_lines,
-    wake_ups,
-    walks,
 )
 
 #: Queues that one call of sweep or wake_fresh looks at.
@@ -71,6 +73,8 @@ class WaitQueues:
     ) -> None:
         self._settings = settings
         self._limits = limits
+        # All of them can be tried.
+        self._most_queues = min(MOST_QUEUES, limits.most_tried)
         self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
         self._book = request_book.RequestBook(settings, most_exact=most_exact)
         self._index = self._book.index
@@ -155,11 +159,14 @@ class WaitQueues:
         somebody else's claim.
         """
         queues: list[waiting_lines.Queue] = []
-        while self._index.fresh and len(queues) < MOST_QUEUES:
+        while self._index.fresh and len(queues) < self._most_queues:
             queue = self._index.fresh.popleft()
             queue.is_fresh = False
             queues.append(queue)
-        return self._anywhere(queues, now)
+        # In strict order it is the firsts that are looked at, and once is enough.
+        is_quiet = self._is_strict and not self._index.is_changed
+        self._index.is_changed = False
+        return self._anywhere(queues, now, is_quiet=is_quiet)
 
     def sweep(self, now: float) -> wake_ups.WakeUp:
         """Return the walk through some queues in turn, whatever happened.
@@ -168,7 +175,7 @@ class WaitQueues:
         is found by it: after as many calls as there are queues by :data:`MOST_QUEUES`.
         """
         queues = []
-        for _ in range(min(MOST_QUEUES, len(self._index.swept))):
+        for _ in range(min(self._most_queues, len(self._index.swept))):
             queue = self._index.swept.popleft()
             queue.is_swept = bool(queue.ready)
             if queue.is_swept:
@@ -189,15 +196,12 @@ class WaitQueues:
             level = self._settings.level(
                 self._settings.class_index(request.priority_class), now - request.asked_at
             )
-            first = self._index.shapes.first(level)
-            waiting = self._book.backlog.by_class().get(request.priority_class, backlog.NOTHING)
-            return max(waiting.requests, 1) if first is not None and first[:4] < key else 0
+            return self._count_of_class(request) if _is_before(self._index.first(level), key) else 0
         queue = self._index.queue_of(request)
         if queue is None:
             return 0
-        first = queue.first()
         elsewhere = queue.elsewhere.first() if queue.elsewhere is not None else None
-        is_behind = first is not None and first[:4] < key
+        is_behind = _is_before(self._index.first_of(queue), key)
         if not is_behind and elsewhere is not None and elsewhere[2] != request.key:
             other = self._index.entries[elsewhere[2]].request
             is_behind = self._index.order_key(other, now) < key
@@ -221,10 +225,10 @@ class WaitQueues:
         }
         wanting = []
         for level in range(len(self._settings.classes)):
-            first = self._index.shapes.first(level)
+            first = self._index.first(level)
             if first is None or level in holding:
                 continue
-            request = self._index.first_entry(first[4]).request
+            request = self._index.first_entry(first).request
             waited = now - (request.parked_at or request.asked_at)
             if waited >= self._settings.hold_after_seconds:
                 wanting.append(request)
@@ -240,6 +244,8 @@ class WaitQueues:
         now: float,
     ) -> str | None:
         """Return the host to be held for a request: the one where the least must be freed.
+
+        O(hosts that are given): for a hold now and then, not for each event.
 
         :param hosts: node uuids that would take it if they were empty. Those that are held
             for others are left out here
@@ -300,18 +306,23 @@ class WaitQueues:
         ]
         return iter(sorted(waiting, key=lambda each: self._index.order_key(each, now)))
 
+    def _count_of_class(self, request: pending.PendingRequest) -> int:
+        return max(self._book.backlog.of_class(request.priority_class).requests, 1)
+
     def _level(self, request: pending.PendingRequest, now: float) -> int:
         class_index = self._settings.class_index(request.priority_class)
         return self._settings.level(class_index, now - request.asked_at)
 
-    def _anywhere(self, queues: list[waiting_lines.Queue], now: float) -> wake_ups.WakeUp:
+    def _anywhere(
+        self, queues: list[waiting_lines.Queue], now: float, *, is_quiet: bool = False
+    ) -> wake_ups.WakeUp:
         self._index.move_due(now)
         costs = walks.Costs(self._limits)
         walk: walks.Walk
-        if self._is_strict:
+        if self._is_strict and not is_quiet:
             walk = walks.FirstsWalk(self._index, costs)
         else:
-            walk = walks.QueuesWalk(self._index, costs, queues)
+            walk = walks.QueuesWalk(self._index, costs, [] if is_quiet else queues)
         return wake_ups.WakeUp(self._book, walk, None, now)
 
     def _grown(
@@ -338,3 +349,7 @@ class WaitQueues:
             amounts = charged.get(host)
             if amounts:
                 room[row] -= self._book.axis.vector(amounts)
+
+
+def _is_before(line: waiting_lines.Line | None, key: waiting_lines.OrderKey) -> bool:
+    return line is not None and line.placed is not None and line.placed[:4] < key

@@ -17,7 +17,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling.waiting import grown_hosts, request_index, waiting_lines
+from nova_nodb_scheduler.scheduling.waiting import grown_hosts
+from nova_nodb_scheduler.scheduling.waiting.order import request_index, waiting_lines
 
 
 @attrs.frozen
@@ -29,7 +30,7 @@ class Limits:
     """
 
     most_tried: int = 64
-    most_passed: int = 512
+    most_passed: int = 256
 
 
 class Costs:
@@ -147,8 +148,10 @@ class FittingWalk(Walk):
     def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
         if level.queue in self._refused:
             return None
-        line = level.lines.first()
-        return None if line is None else self._index.first_entry(line[4])
+        placed = level.lines.first()
+        if placed is None or not self._index.is_in_place(placed[4]):
+            return None
+        return self._index.first_entry(placed[4])
 
     def _go_on(self) -> None:
         if self._passing is not None:
@@ -189,9 +192,9 @@ class FirstsWalk(Walk):
         if self.costs.is_spent:
             return None
         firsts = [
-            (first[:4], level, first[4])
+            (line.placed[:4], level, line)
             for level in self._levels
-            if (first := self._index.shapes.first(level)) is not None
+            if (line := self._index.first(level)) is not None and line.placed is not None
         ]
         if not firsts:
             return None
@@ -216,18 +219,18 @@ class QueuesWalk(Walk):
     ) -> None:
         super().__init__(index, costs)
         self._numbers = itertools.count()
-        self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Line]] = []
+        self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Queue]] = []
         for queue in queues:
             self._push(queue)
 
     def next(self) -> waiting_lines.Entry | None:
         while self._open and not self.costs.is_spent:
-            key, _, line = heapq.heappop(self._open)
-            placed = line.queue.first()
-            if placed is not None and placed[:4] == key:
+            key, _, queue = heapq.heappop(self._open)
+            line = self._index.first_of(queue)
+            if line is not None and line.placed is not None and line.placed[:4] == key:
                 return self._index.first_entry(line)
             # A grant has changed its project's share.
-            self._push(line.queue)
+            self._push(queue)
         return None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:
@@ -237,6 +240,6 @@ class QueuesWalk(Walk):
         self._push(entry.queue)
 
     def _push(self, queue: waiting_lines.Queue) -> None:
-        placed = queue.first()
-        if placed is not None:
-            heapq.heappush(self._open, (placed[:4], next(self._numbers), placed[4]))
+        line = self._index.first_of(queue)
+        if line is not None and line.placed is not None:
+            heapq.heappush(self._open, (line.placed[:4], next(self._numbers), queue))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -51,6 +52,9 @@ def draw(
             _draw(directory / "simulation-throughput.png", _throughput, found),
             _draw(directory / "simulation-harm.png", _harm, found),
         ]
+        if any(each.waits for each in found):
+            drawn.append(_draw(directory / "simulation-waits.png", _waits, found))
+            drawn.append(_draw(directory / "simulation-shares.png", _project_shares, found))
         if packing:
             drawn.append(_draw(directory / "simulation-packing.png", _packing, packing))
         return drawn
@@ -135,6 +139,41 @@ def _harm(axes: Any, found: Sequence[results.RunResult]) -> None:
     )
     axes.set_ylabel("in the whole run")
     axes.set_ylim(bottom=0)
+
+
+def _waits(axes: Any, found: Sequence[results.RunResult]) -> None:
+    """Draw of each class which share of its requests was placed how long after it was made."""
+    styles = ("-", "--", ":", "-.")
+    runs = [each for each in found if each.waits]
+    for each, style in zip(runs, itertools.cycle(styles), strict=False):
+        for (name, values), color in zip(
+            each.waits.items(), itertools.cycle(_COLORS), strict=False
+        ):
+            shares = [(place + 1) / len(values) for place in range(len(values))]
+            label = name if len(runs) == 1 else f"{each.strategy}: {name}"
+            axes.plot(values, shares, style, color=color, label=f"{label} ({len(values):,})")
+    axes.set_xlabel("seconds from the request until its servers were sent to their hosts")
+    axes.set_ylabel("share of those that waited and were placed")
+    axes.set_ylim(bottom=0)
+
+
+def _project_shares(axes: Any, found: Sequence[results.RunResult]) -> None:
+    """Draw of each project what it was given beside what its weight gives it."""
+    runs = [each for each in found if each.figures.get("projects")]
+    names = list(dict.fromkeys(name for each in runs for name in each.figures["projects"]))
+    weights = runs[0].figures["projects"]
+    bars = [("by weight", "#999999", [weights[name]["weight_share"] for name in names])]
+    for each, color in zip(runs, itertools.cycle(_COLORS), strict=False):
+        given = [each.figures["projects"][name]["placed_share"] or 0.0 for name in names]
+        bars.append((each.strategy, color, given))
+    width = 0.8 / len(bars)
+    for number, (label, color, shares) in enumerate(bars):
+        places = [place + number * width for place in range(len(names))]
+        drawn = axes.bar(places, shares, width=width, color=color, label=label)
+        axes.bar_label(drawn, [f"{share:.1%}" for share in shares], fontsize="small")
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(names))], names)
+    axes.set_ylabel("share of what was placed until the last request came")
+    axes.set_ylim(bottom=0, top=1.15 * max(max(shares, default=0.0) for _, _, shares in bars))
 
 
 def _packing(axes: Any, packing: Mapping[str, Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import rich.table
 
+from nova_nodb_scheduler.simulator.outcome import waiting_results
 from nova_nodb_scheduler.simulator.run import measures, world
 
 #: Of the document; grows when a name changes its meaning.
@@ -26,6 +27,7 @@ class RunResult:
     :param sequence: (server, host uuid) in the order of the grants
     :param fill: (simulated seconds, granted share of the scarcest class)
     :param lags: seconds of each batch into the slowest scheduler's store
+    :param waits: simulated seconds that requests waited until they were placed, by class
     """
 
     strategy: str
@@ -34,6 +36,7 @@ class RunResult:
     sequence: Sequence[tuple[str, str]]
     fill: Sequence[tuple[float, float]]
     lags: Sequence[float] = ()
+    waits: Mapping[str, Sequence[float]] = attrs.field(factory=dict)
 
 
 def of(run: world.World) -> RunResult:
@@ -51,6 +54,7 @@ def of(run: world.World) -> RunResult:
             **_decided(found, seconds),
             **_harm(run),
             **_feed(run, lags, rate),
+            **waiting_results.of(run),
             "fill_share": run.ledger.used_share(),
             "choices_digest": digest(found.sequence),
         },
@@ -58,6 +62,7 @@ def of(run: world.World) -> RunResult:
         sequence=found.sequence,
         fill=found.fill,
         lags=lags,
+        waits=waiting_results.wait_shares(run),
     )
 
 
@@ -153,9 +158,13 @@ def document(
 Figures = Mapping[str, Any]
 
 
+def _overtaken(figures: Figures) -> str:
+    return format(figures["overtaken"], ",d") if "overtaken" in figures else ""
+
+
 def _number(name: str, form: str = ",d") -> Callable[[Figures], str]:
     def shown(figures: Figures) -> str:
-        value = figures[name]
+        value = figures.get(name)
         return "" if value is None else format(value, form)
 
     return shown
@@ -163,7 +172,7 @@ def _number(name: str, form: str = ",d") -> Callable[[Figures], str]:
 
 def _spread(name: str, unit: float, form: str) -> Callable[[Figures], str]:
     def shown(figures: Figures) -> str:
-        values = (figures[name][part] for part in ("p50", "p90", "p99", "max"))
+        values = (figures.get(name, {}).get(part) for part in ("p50", "p90", "p99", "max"))
         return " / ".join("-" if value is None else format(value * unit, form) for value in values)
 
     return shown
@@ -182,6 +191,31 @@ def _causes(figures: Figures) -> str:
     return "\n".join(f"{count:,} {cause}" for cause, count in found)
 
 
+def _waits(figures: Figures) -> str:
+    lines = []
+    for name, found in figures.get("waits", {}).items():
+        some = (found["wait_seconds"][part] for part in ("p50", "p99"))
+        text = " / ".join("-" if value is None else f"{value:,.1f}" for value in some)
+        lines.append(f"{name}: {text}")
+    return "\n".join(lines)
+
+
+def _endings(figures: Figures) -> str:
+    lines = []
+    for name, found in figures.get("waits", {}).items():
+        shown = ("placed_at_once", "placed_after_a_wait", "expired", "refused", "still_waiting")
+        lines.append(f"{name}: " + " / ".join(f"{found[each]:,}" for each in shown))
+    return "\n".join(lines)
+
+
+def _project_shares(figures: Figures) -> str:
+    return "\n".join(
+        f"{name}: {found['placed_share']:.1%} ({found['weight_share']:.1%})"
+        for name, found in figures.get("projects", {}).items()
+        if found["placed_share"] is not None
+    )
+
+
 #: What a row is called, and what it shows.
 ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("decisions", _number("decisions")),
@@ -194,6 +228,18 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("servers over-committed", _number("overcommitted_servers")),
     ("hosts over-committed", _number("overcommitted_hosts")),
     ("worst excess on one host", _excess),
+    ("wait until placed p50 / p99, s", _waits),
+    ("at once / after a wait / expired / refused / waiting", _endings),
+    ("placed, by project (by weight)", _project_shares),
+    ("requests others went before", _overtaken),
+    ("most requests waiting", _number("most_waiting")),
+    ("grants to requests that waited", _number("grants")),
+    ("grants that found no room", _number("failed_grants")),
+    ("requests granted anew, holder silent", _number("grants_anew")),
+    ("free of the scarcest while some waited", _number("stranded_share", ".1%")),
+    ("wake-up p50 / p90 / p99 / max, ms", _spread("wake_round_seconds", 1000, ",.1f")),
+    ("plan of a candidate p50 / p90 / p99 / max, ms", _spread("fit_seconds", 1000, ",.2f")),
+    ("requests that could not be kept", _number("unkept_requests")),
     ("refusals at hosts", _number("refusals_at_hosts")),
     ("claim p50 / p90 / p99 / max, ms", _spread("claim_seconds", 1000, ",.1f")),
     ("conflicts of claims", _number("conflicts")),
@@ -223,6 +269,12 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 )
 
 
+#: Rows that are shown where nothing is in them, too: that is what they are for.
+_ALWAYS = frozenset(
+    ("servers over-committed", "hosts over-committed", "requests others went before")
+)
+
+
 def comparison_table(
     found: Sequence[RunResult], packing: Mapping[str, Mapping[str, Any]]
 ) -> rich.table.Table:
@@ -236,7 +288,7 @@ def comparison_table(
         made.add_column(each.strategy, justify="right")
     for label, shown in ROWS:
         cells = [shown(each.figures) for each in found]
-        if any(cell.strip("0.-% /") for cell in cells) or "over-committed" in label:
+        if any(cell.strip("0.-% /") for cell in cells) or label in _ALWAYS:
             made.add_row(label, *cells)
     if packing:
         made.add_row("least hosts that hold it all", *(_packed(packing, each) for each in found))

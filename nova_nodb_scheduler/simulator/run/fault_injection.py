@@ -19,6 +19,7 @@ class FaultInjection:
     """The faults of one run; its own thread alone calls.
 
     :param schedulers: in the order of their numbers
+    :param unanswered: told of the request that a killed scheduler had
     """
 
     _options: run_options.RunOptions
@@ -27,6 +28,7 @@ class FaultInjection:
     _line: backend_line.BackendLine
     _hosts: fleet.Fleet
     _grants: grants.Grants = attrs.field(alias="granted")
+    _unanswered: Callable[[int], None]
     _clock: run_clock.RunClock
     _events: run_clock.Events = attrs.field(alias="happenings")
     _chance: random.Random = attrs.field(init=False)
@@ -80,7 +82,7 @@ class FaultInjection:
     def _kill(self, killed: scheduler_process.SchedulerProcess, down_seconds: float) -> None:
         lost = killed.kill()
         if lost is not None:
-            self._grants.give_up(lost.number)
+            self._unanswered(lost.number)
         if down_seconds:
             self._events.after(down_seconds, killed.start)
         else:

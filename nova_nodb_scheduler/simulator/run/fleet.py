@@ -15,6 +15,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.simulator.run import measures as measures_module
 from nova_nodb_scheduler.simulator.run import true_ledger as ledger_module
+from nova_nodb_scheduler.simulator.run import waiting_measures
 from nova_nodb_scheduler.simulator.scenario import made_hosts, run_clock, run_options, workload
 
 NODES = known_namespaces.COMPUTE_NODES.name
@@ -44,6 +45,7 @@ class _Running:
 class _Server:
     flavor: workload.MadeFlavor
     host_uuid: str
+    project_id: str
     built: bool = False
 
 
@@ -69,9 +71,11 @@ class Fleet:
 
     # -- servers --------------------------------------------------------------------
 
-    def accept(self, server: str, flavor: workload.MadeFlavor, host_uuid: str) -> None:
+    def accept(
+        self, server: str, flavor: workload.MadeFlavor, host_uuid: str, project_id: str
+    ) -> None:
         """Begin to build a server that was granted."""
-        self._servers[server] = _Server(flavor, host_uuid)
+        self._servers[server] = _Server(flavor, host_uuid, project_id)
         self._dirty(INSTANCES, made_hosts.instance_key(server))
 
     def built(self, server: str) -> bool:
@@ -106,6 +110,14 @@ class Fleet:
         self._dirty(INSTANCES, made_hosts.instance_key(server))
         self._dirty(NODES, found.host_uuid)
         self._dirty(PROVIDERS, found.host_uuid)
+
+    def departed(self, host_uuid: str, flavor: workload.MadeFlavor) -> None:
+        """Count one of the servers from before the run no longer."""
+        used = self._hosts[host_uuid].used
+        for name, amount in flavor.resources.items():
+            used[name] -= amount
+        self._dirty(NODES, host_uuid)
+        self._dirty(PROVIDERS, host_uuid)
 
     def written(self, host_uuid: str) -> None:
         """Note that allocations on a host changed."""
@@ -158,7 +170,7 @@ class Fleet:
             if found is None:
                 return None
             host = self._hosts[found.host_uuid].host if found.built else None
-            return made_hosts.instance(host, found.flavor.resources)
+            return made_hosts.instance(host, found.flavor.resources, found.project_id)
         if key.namespace == LIVENESS:
             running = self._hosts[self._by_service[name]]
             return made_hosts.liveness(running.beats, running.seen_seconds)
@@ -218,6 +230,7 @@ class HostTicks:
     _measures: measures_module.Measures
     _clock: run_clock.RunClock
     _events: run_clock.Events
+    _waiting: waiting_measures.WaitingMeasures | None = None
     _ticked: float = attrs.field(init=False, default=0.0)
 
     def tick(self) -> None:
@@ -227,7 +240,10 @@ class HostTicks:
             self._fleet.beat(host, now)
         for host in self._due(self._options.report_seconds, now):
             self._fleet.report(host, now)
-        self._measures.fill.append((now, self._ledger.used_share()))
+        used = self._ledger.used_share()
+        self._measures.fill.append((now, used))
+        if self._waiting is not None:
+            self._waiting.samples.append((now, used, self._waiting.waiting))
         self._ticked = now
         self._events.at(now + TICK_SECONDS, self.tick)
 

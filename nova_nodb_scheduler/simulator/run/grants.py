@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import attrs
 
 from nova_nodb_scheduler.simulator.run import fleet as fleet_module
@@ -13,7 +15,7 @@ from nova_nodb_scheduler.simulator.scenario import run_options, workload
 from nova_nodb_scheduler.simulator.schedulers import pipe_messages
 
 #: After so long whoever asked a scheduler that was killed gives up, and deletes.
-_ABANDONED_SECONDS = 5.0
+ABANDONED_SECONDS = 5.0
 
 
 @attrs.define(eq=False, slots=False)
@@ -51,28 +53,44 @@ class Grants:
         """Note that a request is answered: what it wrote stands."""
         self._written.pop(number, None)
 
-    def give_up(self, number: int) -> None:
-        """Note that a request died with its scheduler.
+    def give_up(self, number: int, *, is_lost: bool = True) -> None:
+        """Note that a request's scheduler died with it.
 
         Whoever asked waits for an answer a while, and deletes the servers then.
+
+        :param is_lost: whether nobody asks again
         """
-        self._measures.lost_requests += 1
+        self._measures.lost_requests += is_lost
         left = self._written.pop(number, set())
 
         def abandon() -> None:
             for server, host_uuid in left:
                 self._take_back(-1, server, host_uuid)
 
-        self._events.after(_ABANDONED_SECONDS, abandon)
+        self._events.after(ABANDONED_SECONDS, abandon)
 
     def _take_back(self, number: int, server: str, host_uuid: str) -> None:
         if self._ledger.remove(server, host_uuid):
             self._fleet.written(host_uuid)
         self._written.get(number, set()).discard((server, host_uuid))
 
-    def place(self, arrival: workload.Arrival, decision: pipe_messages.Decided) -> None:
-        """Send the servers of a request to the hosts that were chosen."""
-        servers = arrival.uuids(self._options.seed)
+    def keep(self, number: int, servers: Collection[str]) -> None:
+        """Note that these servers of a request stand, whatever becomes of its others."""
+        written = self._written.get(number, set())
+        written -= {each for each in written if each[0] in servers}
+
+    def undo(self, number: int) -> None:
+        """Take back what an answered request wrote: whoever asked does not want it."""
+        for server, host_uuid in self._written.pop(number, set()):
+            self._take_back(-1, server, host_uuid)
+
+    def place(
+        self,
+        arrival: workload.Arrival,
+        decision: pipe_messages.Decided,
+        servers: Sequence[str],
+    ) -> None:
+        """Send servers of a request to the hosts that were chosen for them, in their order."""
         for server, host_uuid in zip(servers, decision.hosts, strict=True):
             self._grant(arrival, server, host_uuid, decision.chosen_at_seconds)
 
@@ -81,7 +99,7 @@ class Grants:
     ) -> None:
         flavor = arrival.flavor
         self._ledger.grant(server, host_uuid, flavor.resources)
-        self._fleet.accept(server, flavor, host_uuid)
+        self._fleet.accept(server, flavor, host_uuid, arrival.project_id)
         self._measures.servers_placed += 1
         self._measures.sequence.append((server, host_uuid))
         lost_at = self._fleet.lost_at(host_uuid)

@@ -104,6 +104,11 @@ class HostReporter:
         return sum(len(marked) for marked in self._dirty.values())
 
     @property
+    def is_room_waiting(self) -> bool:
+        """Whether something is to be published that tells of more than a heartbeat."""
+        return any(marked for name, marked in self._dirty.items() if name != fleet.LIVENESS)
+
+    @property
     def published(self) -> list[tuple[float, int, int]]:
         """See :class:`Figures`."""
         return self.figures.published

@@ -25,7 +25,11 @@ _AGAIN_SECONDS = 0.5
 
 
 class RequestQueue:
-    """The requests of one run. One thread."""
+    """The requests of one run. One thread.
+
+    :param made: returns what a scheduler is asked for a request
+    :param come: told of each that comes; None: it is asked
+    """
 
     def __init__(
         self,
@@ -34,8 +38,12 @@ class RequestQueue:
         schedulers: Sequence[scheduler_process.SchedulerProcess],
         clock: run_clock.RunClock,
         happenings: run_clock.Events,
+        made: Callable[[workload.Arrival], pipe_messages.Decide],
+        come: Callable[[workload.Arrival], None] | None = None,
     ) -> None:
         self.arrivals = arrivals
+        self._made = made
+        self._come = come or self._append
         self._options = options
         self._clock = clock
         self._events = happenings
@@ -51,9 +59,15 @@ class RequestQueue:
         if self._options.pace is run_clock.Pace.SATURATED:
             return
         for arrival in self.arrivals:
-            come = functools.partial(self._queue.append, arrival.number)
-            self._events.at(arrival.at_seconds, come)
+            self._events.at(arrival.at_seconds, functools.partial(self._come, arrival))
         self._next_arrival = len(self.arrivals)
+
+    def append(self, number: int) -> None:
+        """Have a request asked as soon as somebody is free."""
+        self._queue.append(number)
+
+    def _append(self, arrival: workload.Arrival) -> None:
+        self.append(arrival.number)
 
     @property
     def waits(self) -> bool:
@@ -86,8 +100,7 @@ class RequestQueue:
             number = self._queue.popleft()
             arrival = self.arrivals[number]
             self._asked_at.setdefault(number, self._clock.now_seconds())
-            asked = pipe_messages.Decide(number, arrival.flavor, arrival.uuids(self._options.seed))
-            if not each.ask(asked):
+            if not each.ask(self._made(arrival)):
                 self._queue.appendleft(number)
 
     def is_patient(self, number: int, now: float) -> bool:
@@ -130,12 +143,16 @@ class Listener:
 
     :param lock: held while something is answered
     :param decided: told of each request's end
+    :param dispatch: told of each request that waits and was granted
+    :param woken: told of what waking took, and when it is to be done again
     """
 
     _schedulers: Sequence[scheduler_process.SchedulerProcess]
     _lock: threading.RLock
     _grants: grants.Grants = attrs.field(alias="granted")
     _decided: Callable[[pipe_messages.Decided], None]
+    _dispatch: Callable[[pipe_messages.DispatchPending], None]
+    _woken: Callable[[pipe_messages.Woken | pipe_messages.WakeNotes], None]
     _untold: set[int] = attrs.field(init=False, factory=set)
     feed_lags: feed_lag.FeedLags = attrs.field(init=False, factory=feed_lag.FeedLags)
 
@@ -193,9 +210,16 @@ class Listener:
             case pipe_messages.Decided():
                 said_by.asked = None
                 self.feed_lags.add(said_by.number, said_by.starts, said.applied)
+                self._woken(said.wakes)
                 self._decided(said)
+            case pipe_messages.DispatchPending():
+                self._dispatch(said)
+            case pipe_messages.Woken():
+                said_by.is_waking = False
+                self._woken(said)
             case pipe_messages.NotesTold():
                 self.feed_lags.add(said_by.number, said_by.starts, said.applied)
+                self._woken(said.wakes)
                 self._untold.discard(said_by.number)
             case pipe_messages.Ready():
                 said_by.became_ready()

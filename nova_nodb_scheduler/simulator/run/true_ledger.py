@@ -130,6 +130,23 @@ class TrueLedger:
             self._granted_in_all[name] -= amount
         return host_uuid
 
+    def depart(self, host_uuid: str, resident: str, resources: Mapping[str, int]) -> bool:
+        """Delete one of the servers from before the run; False if none there is as large.
+
+        :param resident: the consumer that stands for all of a host's
+        """
+        taken = self._written[host_uuid].get(resident, {})
+        if any(taken.get(name, 0) < amount for name, amount in resources.items()):
+            return False
+        left = {name: taken[name] - resources.get(name, 0) for name in taken}
+        self._written[host_uuid][resident] = left
+        self.generations[host_uuid] += 1
+        granted = self._granted[host_uuid]
+        for name, amount in resources.items():
+            granted[name] -= amount
+            self._granted_in_all[name] -= amount
+        return True
+
     @property
     def standing(self) -> Mapping[str, str]:
         """Hosts' uuids of all servers that stand."""

@@ -8,7 +8,9 @@ publishes what the hosts report, unless the run goes step by step.
 from __future__ import annotations
 
 import functools
+import math
 import multiprocessing
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,12 +21,15 @@ import attrs
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.simulator.run import (
+    departures,
     fault_injection,
     fleet,
     grants,
     host_reporter,
+    made_conductor,
     scheduler_traffic,
     true_ledger,
+    waiting_measures,
 )
 from nova_nodb_scheduler.simulator.run import measures as measures_module
 from nova_nodb_scheduler.simulator.scenario import made_hosts as cluster_module
@@ -36,6 +41,7 @@ from nova_nodb_scheduler.simulator.schedulers import (
     scheduler_process,
     simulated_scheduler,
 )
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 
 
 @attrs.frozen
@@ -51,6 +57,9 @@ class RunProgress:
 
 
 Told = Callable[[RunProgress], None]
+
+#: Step by step: after so long schedulers look whom they may have passed by.
+_SWEEP_SECONDS = 1.0
 
 
 def not_told(_progress: RunProgress) -> None:
@@ -103,6 +112,12 @@ class World:
             scheduler_process.SchedulerProcess(number, context, self._line, self._clock, options)
             for number in range(options.schedulers)
         ]
+        self.waiting: waiting_measures.WaitingMeasures | None = None
+        self._conductor: made_conductor.MadeConductor | None = None
+        self._conductor_thread = made_conductor.ConductorThread(at_once=options.in_step)
+        if self.strategy.waits:
+            self.waiting = _waiting_measures(options)
+            self._conductor = self._made_conductor(arrivals, self.waiting)
         self._ticks = fleet.HostTicks(
             options,
             self.cluster,
@@ -111,10 +126,28 @@ class World:
             self.measures,
             self._clock,
             self._events,
+            self.waiting,
         )
         self._queue = scheduler_traffic.RequestQueue(
-            options, arrivals, self.schedulers, self._clock, self._events
+            options,
+            arrivals,
+            self.schedulers,
+            self._clock,
+            self._events,
+            self._asked,
+            None if self._conductor is None else self._conductor.come,
         )
+        self.departures = departures.Departures(
+            self.cluster,
+            self.ledger,
+            self._fleet,
+            self._events,
+            options.departures_per_second,
+            [each.flavor for each in arrivals for _ in range(each.servers)],
+            random.Random(f"departures {options.seed}"),
+        )
+        self._is_news = True
+        self._wake_at = math.inf
         self._grants = grants.Grants(options, self.ledger, self._fleet, self.measures, self._events)
         self._mischief = fault_injection.FaultInjection(
             options,
@@ -123,11 +156,17 @@ class World:
             self._line,
             self._fleet,
             self._grants,
+            self._unanswered,
             self._clock,
             self._events,
         )
         self._listener = scheduler_traffic.Listener(
-            self.schedulers, self._lock, self._grants, self._decided
+            self.schedulers,
+            self._lock,
+            self._grants,
+            self._decided,
+            self._dispatch,
+            self._woken,
         )
         self._end_seconds = timeline.end_seconds(faults)
         self._faults = faults
@@ -160,16 +199,22 @@ class World:
             if not self.options.in_step:
                 thread = host_reporter.ReporterThread(self.reporter)
                 thread.start()
+            self._conductor_thread.start()
             while not self._is_over():
                 self._happen()
                 if self.options.in_step:
+                    self._is_news |= self.reporter.is_room_waiting
                     self.reporter.flush(everything=True)
+                with self._lock:
+                    self._conductor_thread.finish()
+                self._wake_in_step()
                 self._queue.dispatch()
                 self._listener.listen(self._pause_seconds())
                 self._watch()
             self._come_to_rest()
             self._listener.hear_last()
         finally:
+            self._conductor_thread.stop()
             for each in self.schedulers:
                 each.stop()
             if thread is not None:
@@ -198,12 +243,18 @@ class World:
             self._events.at(fault.at_seconds, functools.partial(self._mischief.begin, fault))
         self._events.at(0.0, self._ticks.tick)
         self._queue.begin()
+        self.departures.begin()
+        if self._conductor is not None:
+            self._conductor.begin()
 
     def _is_over(self) -> bool:
         now = self._clock.now_seconds()
         if self.options.seconds is not None and now >= self.options.seconds:
             return True
         answered = len(self.measures.decisions) + self.measures.lost_requests
+        if self.waiting is not None:
+            # A request that waits is answered several times.
+            answered = self.waiting.ended
         is_answered = self._queue.is_used_up and answered >= len(self._queue.arrivals)
         return is_answered and now >= self._end_seconds
 
@@ -259,9 +310,99 @@ class World:
                 self.reporter.published, decision.version, at - decision.seconds
             )
         )
+        if self._conductor is not None:
+            self._is_news = True
+            if decision.outcome != simulated_scheduler.PLACED:
+                self._grants.end(number)
+            self._conductor.answered(number, decision)
+            return
         self._grants.end(number)
         if decision.outcome == simulated_scheduler.PLACED:
-            self._grants.place(self._queue.arrivals[number], decision)
+            arrival = self._queue.arrivals[number]
+            self._grants.place(arrival, decision, arrival.uuids(self.options.seed))
+
+    # -- requests that wait ---------------------------------------------------------------
+
+    def _made_conductor(
+        self, arrivals: Sequence[workload.Arrival], waiting: waiting_measures.WaitingMeasures
+    ) -> made_conductor.MadeConductor:
+        return made_conductor.MadeConductor(
+            self.options,
+            arrivals,
+            pending_ledger.PendingLedger(
+                self._synchronizer.beside(),
+                self.options.queue.lease_seconds,
+                lambda: cluster_module.BEGINNING_SECONDS + self._clock.now_seconds(),
+            ),
+            waiting,
+            self._clock,
+            self._events,
+            self._conductor_thread,
+            self,
+        )
+
+    def ask(self, number: int) -> None:
+        """See :class:`made_conductor.ConductedWorld`."""
+        self._is_news = True
+        self._queue.append(number)
+
+    def place(self, decision: pipe_messages.Decided, servers: Sequence[str]) -> None:
+        """See :class:`made_conductor.ConductedWorld`."""
+        self._grants.keep(decision.number, servers)
+        self._grants.place(self._queue.arrivals[decision.number], decision, servers)
+        self._grants.undo(decision.number)
+
+    def undo(self, number: int) -> None:
+        """See :class:`made_conductor.ConductedWorld`."""
+        self._grants.undo(number)
+
+    def _asked(self, arrival: workload.Arrival) -> pipe_messages.Decide:
+        if self._conductor is None:
+            servers, attempt = arrival.uuids(self.options.seed), None
+        else:
+            servers = self._conductor.servers(arrival.number)
+            attempt = self._conductor.attempt(arrival.number)
+        return pipe_messages.Decide(
+            arrival.number, arrival.flavor, servers, arrival.project_id, attempt
+        )
+
+    def _unanswered(self, number: int) -> None:
+        conductor = self._conductor
+        self._grants.give_up(number, is_lost=conductor is None)
+        if conductor is not None:
+            self._events.after(
+                grants.ABANDONED_SECONDS, functools.partial(conductor.unanswered, number)
+            )
+
+    def _dispatch(self, said: pipe_messages.DispatchPending) -> None:
+        if self._conductor is not None:
+            self._conductor.dispatch(said)
+
+    def _woken(self, said: pipe_messages.Woken | pipe_messages.WakeNotes) -> None:
+        if isinstance(said, pipe_messages.WakeNotes):
+            if self.waiting is not None and said != pipe_messages.WakeNotes():
+                self.waiting.wakes.append(said)
+            return
+        now = self._clock.now_seconds()
+        due = math.inf if said.due_seconds is None else max(said.due_seconds, now)
+        if self.waiting is not None and self.waiting.waiting:
+            due = min(due, now + _SWEEP_SECONDS)
+        if due < self._wake_at:
+            self._wake_at = due
+            self._events.at(due, self._time_wakes)
+
+    def _time_wakes(self) -> None:
+        self._is_news, self._wake_at = True, math.inf
+
+    def _wake_in_step(self) -> None:
+        """Step by step, have schedulers look whom helps what happened, before more does."""
+        if not self.options.in_step or self._conductor is None or not self._is_news:
+            return
+        idle = [each for each in self.schedulers if each.is_idle]
+        if idle and not self._is_deciding_in_step:
+            self._is_news = False
+            for each in idle:
+                each.wake()
 
     # -- time ---------------------------------------------------------------------------
 
@@ -282,7 +423,12 @@ class World:
         """Let simulated time pass in which nobody asks for anything, step by step."""
         until = self._clock.now_seconds() + seconds
         while (due := self._events.next_seconds) is not None and due <= until:
-            self._happen()
+            if self._is_deciding_in_step:
+                self._listener.listen(scheduler_traffic.LISTEN_SECONDS)
+                continue
+            self._clock.advance(due)
+            with self._lock:
+                self._events.happen_next()
             self.reporter.flush(everything=True)
 
     def _pause_seconds(self) -> float:
@@ -297,10 +443,25 @@ class World:
     @property
     def _is_held_up(self) -> bool:
         """Whether time stands still, step by step, until a scheduler has done something."""
-        present = [each for each in self.schedulers if not each.is_away]
-        is_deciding = any(each.asked is not None for each in present)
-        return is_deciding or (self._queue.waits and bool(present))
+        present = any(not each.is_away for each in self.schedulers)
+        is_asked = self._queue.waits or (self._conductor is not None and self._is_news)
+        return self._is_deciding_in_step or (is_asked and present)
+
+    @property
+    def _is_deciding_in_step(self) -> bool:
+        return any(
+            each.asked is not None or each.is_waking for each in self.schedulers if not each.is_away
+        )
 
     @property
     def _is_deciding(self) -> bool:
         return any(each.asked is not None for each in self.schedulers)
+
+
+def _waiting_measures(options: run_options.RunOptions) -> waiting_measures.WaitingMeasures:
+    speed = options.speed if options.pace is run_clock.Pace.REAL else 1.0
+    return waiting_measures.WaitingMeasures(
+        {each.name: each.number for each in options.queue.classes},
+        options.queue.aging_seconds,
+        waiting_measures.SLACK_SECONDS * speed,
+    )

@@ -100,7 +100,8 @@ class ClusterOptions:
     :param hosts: how many
     :param rack_hosts: hosts of a rack
     :param cpu_ratio: VCPUs for each CPU, Nova's ``cpu_allocation_ratio``
-    :param fill: share of the cluster that is taken before the run, 0 to 0.95
+    :param fill: share of the cluster that is taken before the run, 0 to 0.95; 1: all of
+        each host
     """
 
     hosts: int = 100
@@ -156,7 +157,9 @@ def _hosts(options: ClusterOptions) -> Iterator[MadeHost]:
         if not place:
             kind = chance.choices(KINDS, weights)[0]
         host = MadeHost(number, rack, kind, options.cpu_ratio)
-        if options.fill:
+        if options.fill == 1.0:
+            host = attrs.evolve(host, resident=host.capacity)
+        elif options.fill:
             # Triangular about the fill: some hosts nearly full, some nearly empty.
             share = chance.triangular(max(0.0, 2 * options.fill - 0.95), 0.95, options.fill)
             host = attrs.evolve(
@@ -322,7 +325,9 @@ def _inventory(total: int, *, reserved: int = 0, allocation_ratio: float = 1.0) 
     }
 
 
-def instance(host: MadeHost | None, resources: Mapping[str, int]) -> State:
+def instance(
+    host: MadeHost | None, resources: Mapping[str, int], project_id: str = "simulated"
+) -> State:
     """Return a server's record.
 
     :param host: which builds or holds it; None until nova-compute took it up
@@ -336,8 +341,8 @@ def instance(host: MadeHost | None, resources: Mapping[str, int]) -> State:
             "node": name,
             "vm_state": "building" if host is None else "active",
             "task_state": "scheduling" if host is None else None,
-            "project_id": "simulated",
-            "user_id": "simulated",
+            "project_id": project_id,
+            "user_id": project_id,
             "memory_mb": resources.get(MEMORY_MB, 0),
             "vcpus": resources.get(VCPU, 0),
             "root_gb": resources.get(DISK_GB, 0),

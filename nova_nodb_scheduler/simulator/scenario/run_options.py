@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.simulator.scenario import backend_choice, run_clock
+from nova_nodb_scheduler.simulator.scenario import backend_choice, queue_scenario, run_clock
 from nova_nodb_scheduler.simulator.scenario import made_hosts as cluster_module
 
 
@@ -22,6 +22,8 @@ class Strategy:
     :param periodic: hosts' states are looked at once in a while, not as they change
     :param random: any host that passes, not the best
     :param checked: a host refuses what does not fit any more
+    :param waits: who finds no room waits for it
+    :param choice: which of the hosts that pass is taken, see :class:`.host_choosers.Chooser`
     """
 
     name: str
@@ -30,6 +32,8 @@ class Strategy:
     periodic: bool = False
     random: bool = False
     checked: bool = False
+    waits: bool = False
+    choice: str = "best"
 
 
 CLAIMS = Strategy(
@@ -53,7 +57,16 @@ RANDOM = Strategy(
     random=True,
 )
 
-ALL = {each.name: each for each in (CLAIMS, CACHED, OPTIMISTIC, RANDOM)}
+QUEUE = Strategy(
+    name="queue",
+    summary="the plugin's queue driver: as claims, and who finds no room waits for it",
+    claims=True,
+    waits=True,
+)
+
+#: What "all" stands for: those that answer every request at once.
+AT_ONCE = {each.name: each for each in (CLAIMS, CACHED, OPTIMISTIC, RANDOM)}
+ALL = {**AT_ONCE, QUEUE.name: QUEUE}
 
 
 def named_strategy(name: str) -> Strategy:
@@ -85,6 +98,8 @@ class RunOptions:
     :param start_seconds: most time until a scheduler knows the cluster
     :param rest_seconds: how long the end is put off, at most, until claims of
         servers that do not stand are gone
+    :param queue: what waits, for the strategy that lets requests wait
+    :param departures_per_second: servers from before the run that are deleted, simulated
     """
 
     cluster: cluster_module.ClusterOptions
@@ -109,6 +124,8 @@ class RunOptions:
     patience_seconds: float = 60.0
     start_seconds: float = 900.0
     rest_seconds: float = 30.0
+    queue: queue_scenario.QueueScenario = attrs.field(factory=queue_scenario.QueueScenario)
+    departures_per_second: float = 0.0
 
     @property
     def in_step(self) -> bool:

@@ -11,6 +11,9 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.simulator.scenario import made_hosts
 
+#: Whose requests are that no project was drawn for.
+PROJECT = "simulated"
+
 
 class InvalidFile(errors.NodbError):
     """A workload or a timeline cannot be read.
@@ -55,6 +58,7 @@ class Arrival:
     :param number: counted from 0 in the order of arrival
     :param first_server: number of its first server within the run
     :param lifetime_seconds: None where its servers outlive the run
+    :param priority_class: empty where nobody waits
     """
 
     number: int
@@ -63,6 +67,8 @@ class Arrival:
     servers: int = 1
     first_server: int = 0
     lifetime_seconds: float | None = None
+    project_id: str = PROJECT
+    priority_class: str = ""
 
     def uuids(self, seed: int) -> tuple[str, ...]:
         """Return the uuids of its servers in a run of that seed."""
@@ -70,7 +76,7 @@ class Arrival:
         return tuple(made_hosts.server_uuid(seed, n) for n in range(self.first_server, last))
 
 
-def request(flavor: MadeFlavor, instance_uuid: str) -> requests.Request:
+def request(flavor: MadeFlavor, instance_uuid: str, project_id: str = PROJECT) -> requests.Request:
     """Return a request as the plugin makes it of Nova's, after the request filters.
 
     The disabled trait is what Nova's own request filter forbids.
@@ -82,7 +88,7 @@ def request(flavor: MadeFlavor, instance_uuid: str) -> requests.Request:
             memory_mb=flavor.memory_mb,
             root_gb=flavor.disk_gb,
         ),
-        project_id="simulated",
+        project_id=project_id,
         user_id="simulated",
         instance_uuid=instance_uuid,
         cells=frozenset((made_hosts.CELL,)),

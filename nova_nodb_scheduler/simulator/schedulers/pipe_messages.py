@@ -19,6 +19,14 @@ class Decide:
     number: int
     flavor: workload.MadeFlavor
     servers: tuple[str, ...]
+    project_id: str = workload.PROJECT
+    #: Of a request that may wait: key and attempt of its record.
+    attempt: tuple[str, int] | None = None
+
+
+@attrs.frozen
+class WakeRequests:
+    """Look whom what happened helps; a :class:`Woken` is expected. For runs step by step."""
 
 
 @attrs.frozen
@@ -89,6 +97,40 @@ class RemoveAllocations:
 
 
 @attrs.frozen
+class WakeNotes:
+    """What waking requests that wait took since it was told of last; seconds of the real clock.
+
+    :param rounds: of each round that had a candidate, without the back end
+    :param fits: of each plan that was made to see whether a request fits
+    :param results: candidates, by what became of them
+    :param parked: requests that the queues know of, at the most
+    """
+
+    rounds: tuple[float, ...] = ()
+    fits: tuple[float, ...] = ()
+    results: Mapping[str, int] = attrs.field(factory=dict)
+    parked: int = 0
+
+
+@attrs.frozen
+class DispatchPending:
+    """A grant: some conductor is to take the request. No answer is expected."""
+
+    key: str
+    attempt: int
+
+
+@attrs.frozen
+class Woken:
+    """The answer to :class:`WakeRequests`.
+
+    :param due_seconds: when time alone has something to do next, simulated
+    """
+
+    due_seconds: float | None
+
+
+@attrs.frozen
 class Decided:
     """How a request ended.
 
@@ -120,6 +162,7 @@ class Decided:
     settling_writes_lost: int = 0
     claims: tuple[tuple[float, float], ...] = ()
     applied: tuple[tuple[float, int], ...] = ()
+    wakes: WakeNotes = WakeNotes()
 
 
 @attrs.frozen
@@ -131,6 +174,7 @@ class NotesTold:
     """
 
     applied: tuple[tuple[float, int], ...]
+    wakes: WakeNotes = WakeNotes()
 
 
 @attrs.frozen

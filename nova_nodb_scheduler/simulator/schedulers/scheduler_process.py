@@ -13,11 +13,13 @@ import os
 import pathlib
 import re
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing import connection as mp_connection
 from multiprocessing import context as mp_context
+from typing import Any
 
 import attrs
 
@@ -59,7 +61,7 @@ def run_worker(
 def _serve(
     identity: str,
     options: run_options.RunOptions,
-    pipe: mp_connection.Connection,
+    told: mp_connection.Connection,
     questions: mp_connection.Connection,
     line: backend_line.BackendLine,
     clock: run_clock.RunClock,
@@ -74,7 +76,10 @@ def _serve(
             return None  # the world ends
         return answer.by_host
 
-    made = simulated_scheduler.SimulatedScheduler(identity, lined, options, clock.now_seconds, ask)
+    pipe = SharedPipe(told)
+    made = simulated_scheduler.SimulatedScheduler(
+        identity, lined, options, clock.now_seconds, ask, PipeConductors(pipe)
+    )
     pipe.send(pipe_messages.Ready(made.start(options.start_seconds)))
     try:
         while not isinstance(asked := pipe.recv(), pipe_messages.Stop):
@@ -83,7 +88,10 @@ def _serve(
                 pipe.send(pipe_messages.ClaimsSettled())
                 continue
             if isinstance(asked, pipe_messages.TellNotes):
-                pipe.send(pipe_messages.NotesTold(made.applied()))
+                pipe.send(pipe_messages.NotesTold(made.applied(), made.wakes()))
+                continue
+            if isinstance(asked, pipe_messages.WakeRequests):
+                pipe.send(made.wake())
                 continue
             authority = PipeAuthority(pipe, asked.number, options.authority_seconds)
             pipe.send(made.decide(asked, authority))
@@ -91,10 +99,40 @@ def _serve(
         made.stop()
 
 
+class SharedPipe:
+    """A pipe into which several threads speak, and out of which one hears."""
+
+    def __init__(self, pipe: mp_connection.Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Say something."""
+        with self._lock:
+            self._pipe.send(message)
+
+    def recv(self) -> Any:
+        """Wait for what is said."""
+        return self._pipe.recv()
+
+
+class PipeConductors:
+    """Tells the world, which has the conductors, of grants; any thread."""
+
+    def __init__(self, pipe: SharedPipe) -> None:
+        self._pipe = pipe
+
+    def dispatch(self, key: str, attempt: int) -> None:
+        """See :class:`.queue_grants.Conductors`."""
+        # Where the world is gone, so is this process soon.
+        with contextlib.suppress(OSError):
+            self._pipe.send(pipe_messages.DispatchPending(key, attempt))
+
+
 class PipeAuthority:
     """Has allocations written by the world, for one request."""
 
-    def __init__(self, pipe: mp_connection.Connection, number: int, pause_seconds: float) -> None:
+    def __init__(self, pipe: SharedPipe, number: int, pause_seconds: float) -> None:
         self._pipe = pipe
         self._number = number
         self._pause_seconds = pause_seconds
@@ -143,6 +181,7 @@ class SchedulerProcess:
     """One scheduler's place in a run, with the process that fills it now. One thread.
 
     :ivar asked: the request it was given and has not answered
+    :ivar is_waking: whether it was told to look whom what happened helps, and has not answered
     :ivar starts: how often it was started
     :ivar ready_seconds: real seconds from each start until it was ready
     :ivar peak_memory_mb: most that any of its processes had resident when it
@@ -162,13 +201,14 @@ class SchedulerProcess:
     questions: mp_connection.Connection | None = attrs.field(init=False, default=None)
     is_ready: bool = attrs.field(init=False, default=False)
     asked: pipe_messages.Decide | None = attrs.field(init=False, default=None)
+    is_waking: bool = attrs.field(init=False, default=False)
     ready_seconds: list[float] = attrs.field(init=False, factory=list)
     peak_memory_mb: float = attrs.field(init=False, default=0.0)
     kills: int = attrs.field(init=False, default=0)
 
     @property
     def is_idle(self) -> bool:
-        return self.is_ready and self.asked is None and not self._paused
+        return self.is_ready and self.asked is None and not self.is_waking and not self._paused
 
     @property
     def is_away(self) -> bool:
@@ -211,6 +251,10 @@ class SchedulerProcess:
         self.asked = asked
         return True
 
+    def wake(self) -> None:
+        """Have it look whom what happened helps; for runs step by step."""
+        self.is_waking = self.say(pipe_messages.WakeRequests())
+
     def say(self, message: object) -> bool:
         """Send anything; False if the process is gone."""
         if self.pipe is None:
@@ -225,6 +269,7 @@ class SchedulerProcess:
         """Kill it, as ``kill -9`` does; return the request that is lost with it."""
         self.note_memory()
         lost, self.asked = self.asked, None
+        self.is_waking = False
         self.kills += 1
         self._end(signal.SIGKILL)
         return lost

@@ -29,11 +29,13 @@ from nova_nodb_scheduler.simulator.scenario import made_hosts, run_options, work
 from nova_nodb_scheduler.simulator.schedulers import (
     backend_line,
     feed_lag,
+    pending_waker,
     pipe_messages,
     scheduler_claims,
 )
 from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.synchronizer.replication import heartbeats, replicator, replicator_contract
+from nova_nodb_scheduler.synchronizer.waking import queue_grants, queue_owners
 from nova_nodb_scheduler.wire import codec, payload_packing
 
 #: More hosts than any run has: one of all that pass is drawn.
@@ -43,10 +45,11 @@ _ALL = 10**9
 def pipeline_settings(
     strategy: run_options.Strategy, *, service_down_seconds: float
 ) -> decision_settings.SchedulingOptions:
-    """Return Nova's settings for a strategy: the defaults but for two."""
+    """Return Nova's settings for a strategy: the defaults but for a few."""
     return decision_settings.SchedulingOptions(
         service_down_time=service_down_seconds,
         host_subset_size=_ALL if strategy.random else 1,
+        choice=strategy.choice,
     )
 
 
@@ -80,6 +83,8 @@ def _classes(group: str) -> Mapping[str, type]:
 
 
 PLACED, NO_HOST, GIVEN_UP, UNCLAIMABLE = "placed", "no valid host", "given up", "unclaimable"
+#: Of a request that came: others wait and go before it; or no more may wait.
+BEHIND, FULL = "behind others", "queue full"
 
 #: Schedulers beat every two seconds; one that does not for so long is taken for dead.
 _SILENT_SECONDS = 8.0
@@ -110,6 +115,7 @@ class SimulatedScheduler:
     :param identity: unique among the schedulers of a run, restarts included
     :param now_seconds: simulated time
     :param ask: tells a server's allocations, to whoever settles claims
+    :param conductors: told of requests that wait and are to be placed
     """
 
     def __init__(
@@ -119,6 +125,7 @@ class SimulatedScheduler:
         options: run_options.RunOptions,
         now_seconds: Callable[[], float],
         ask: scheduler_claims.Ask,
+        conductors: queue_grants.Conductors,
     ) -> None:
         self._identity = identity
         self._synchronizer = synchronizer
@@ -191,10 +198,33 @@ class SimulatedScheduler:
         self._parts = placing.PlacingParts(
             placing.HostReservations(self.engine, self.reservations), claims, spread=spread
         )
+        self.waker: pending_waker.PendingWaker | None = None
+        if options.strategy.waits:
+            self.waker = self._waker(conductors)
+
+    def _waker(self, conductors: queue_grants.Conductors) -> pending_waker.PendingWaker:
+        made = pending_waker.PendingWaker(
+            self._identity,
+            self._options.queue,
+            self._synchronizer.beside(),
+            self.store,
+            self.replicator,
+            self.engine,
+            clock=lambda: made_hosts.BEGINNING_SECONDS + self._now_seconds(),
+            catch_up=lambda: self.look(self._now_seconds()),
+            conductors=conductors,
+            silent_seconds=_SILENT_SECONDS,
+        )
+        self.replicator.subscribe(lambda _changes: made.news())
+        return made
 
     def _beat(self) -> Mapping[str, Any]:
         self._clock.adjust()
-        return {"host": self._identity, "beat_at": self._clock.now_seconds()}
+        return {
+            "host": self._identity,
+            "beat_at": self._clock.now_seconds(),
+            queue_owners.FACT: self._strategy.waits,
+        }
 
     def _spread(self) -> placing.Spreading | None:
         if self._options.claim_spread == "off":
@@ -225,10 +255,14 @@ class SimulatedScheduler:
         if self._claims is not None and not self._options.in_step:
             self._claims.start()
         self.look(self._now_seconds())
+        if self.waker is not None and not self._options.in_step:
+            self.waker.start()
         return len(self.engine.frame)
 
     def stop(self) -> None:
         """End the threads, say goodbye and close the driver."""
+        if self.waker is not None:
+            self.waker.stop()
         if self._claims is not None:
             self._claims.stop()
         self.replicator.stop()
@@ -247,6 +281,10 @@ class SimulatedScheduler:
             and now_seconds - looked_at < self._options.cache_seconds
         ):
             return
+        with self.engine.lock:
+            self._look(now_seconds, version)
+
+    def _look(self, now_seconds: float, version: int) -> None:
         beat_at = self._reporter_beat()
         late_after = _LATE_BEATS * self._options.beat_seconds
         silence = 0.0 if beat_at is None else now_seconds - beat_at
@@ -290,10 +328,7 @@ class SimulatedScheduler:
         trace = _Trace()
         if self._options.in_step:
             self.go_in_step()
-        outcome, hosts = self._place(asked, authority, trace, deadline)
-        if outcome == NO_HOST and not self._strategy.periodic and self.follow():
-            # As the plugin, which asks whether hosts are full before it says so.
-            outcome, hosts = self._place(asked, authority, trace, deadline)
+        outcome, hosts = self._admit_and_place(asked, authority, trace, deadline)
         return pipe_messages.Decided(
             number=asked.number,
             outcome=outcome,
@@ -308,6 +343,19 @@ class SimulatedScheduler:
             settling_writes_lost=self._settling_writes_lost(),
             claims=() if self._claims is None else self._claims.reap_times(),
             applied=self.applied(),
+            wakes=self.wakes(),
+        )
+
+    def wakes(self) -> pipe_messages.WakeNotes:
+        """Return what waking took, as noted since the last call."""
+        return pipe_messages.WakeNotes() if self.waker is None else self.waker.times.take()
+
+    def wake(self) -> pipe_messages.Woken:
+        """Know everything, and look whom that helps: for runs step by step."""
+        self.follow()
+        due_at = None if self.waker is None else self.waker.round()
+        return pipe_messages.Woken(
+            None if due_at is None else due_at - made_hosts.BEGINNING_SECONDS
         )
 
     def applied(self) -> tuple[feed_lag.Note, ...]:
@@ -327,6 +375,25 @@ class SimulatedScheduler:
             self._claims.turn()
             self.follow()
 
+    def _admit_and_place(
+        self,
+        asked: pipe_messages.Decide,
+        authority: placing.AllocationAuthority,
+        trace: _Trace,
+        deadline: float,
+    ) -> tuple[str, tuple[str, ...]]:
+        full = ""
+        if self.waker is not None and asked.attempt is not None:
+            admission = self.waker.ask(*asked.attempt)
+            if admission.refusal:
+                return (FULL if admission.full else BEHIND), ()
+            full = admission.full
+        outcome, hosts = self._place(asked, authority, trace, deadline)
+        if outcome == NO_HOST and not self._strategy.periodic and self.follow():
+            # As the plugin, which asks whether hosts are full before it says so.
+            outcome, hosts = self._place(asked, authority, trace, deadline)
+        return (FULL if full and outcome == NO_HOST else outcome), hosts
+
     def _place(
         self,
         asked: pipe_messages.Decide,
@@ -334,7 +401,7 @@ class SimulatedScheduler:
         trace: _Trace,
         deadline: float,
     ) -> tuple[str, tuple[str, ...]]:
-        request = workload.request(asked.flavor, asked.servers[0])
+        request = workload.request(asked.flavor, asked.servers[0], asked.project_id)
         planner = _Planner(self, request, len(asked.servers))
         made = placing.Placing(
             self._parts,

@@ -82,10 +82,10 @@ class AntiEntropy:
         """What all sweeps found, by kind."""
         return {finding.value: self._found[finding] for finding in Divergence}
 
-    def restart(self) -> None:
-        """Drop the sweep; the next begins an interval from now."""
+    def restart(self, *, at_once: bool = False) -> None:
+        """Drop the sweep; the next begins an interval from now, or at once."""
         self._sweep = None
-        self._next_at = self._clock() + self._interval_seconds
+        self._next_at = self._clock() + (0.0 if at_once else self._interval_seconds)
 
     def due_in_seconds(self) -> float:
         """Return how long until the next piece of work."""

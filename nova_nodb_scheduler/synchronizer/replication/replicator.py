@@ -6,6 +6,9 @@ misses nothing; what the feed brings twice is not newer, and ignored. Whenever
 continuity is in doubt (the feed says so, the canary does not come back, a
 sweep finds another past) everything is read again. Until then the store
 serves what it has, and :meth:`Replicator.alive` says that it proves nothing.
+
+The first snapshot may be a checkpoint of this machine's (:mod:`..checkpoint`), which is
+followed from its own cursor. Whatever speaks against it, the back end is read.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces as scheduling_namespaces
 from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
+from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract, local_checkpoint
 from nova_nodb_scheduler.synchronizer.replication import (
     anti_entropy,
     canary,
@@ -44,6 +48,8 @@ StepOutcome = replicator_contract.StepOutcome
 #: Records looked at while nothing else is to be done: some 5 ms.
 _PACKED_AT_A_TIME = 256
 
+_NOT_FOLLOWED = "the feed is not followed"
+
 Listener = Callable[[Sequence[records.Change]], None]
 
 
@@ -62,6 +68,7 @@ class Replicator:
     :param clock: monotonic seconds
     :param heartbeat: what the canary's record tells others beside the
         replicator's own figures; called in the stepping thread
+    :param checkpoint: what the first snapshot may be; None for none
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Replicator:
         decode: Callable[[bytes], codec.Decoded] = codec.decode,
         heartbeat: Callable[[], Mapping[str, Any]] = dict,
         meter: replicator_contract.ReplicationMeter = replicator_contract.ReplicationMeter(),  # noqa: B008 - it has no state
+        checkpoint: local_checkpoint.LocalCheckpoint | None = None,
     ) -> None:
         schedulers = scheduling_namespaces.SCHEDULERS
         if schedulers.name not in {namespace.name for namespace in declared}:
@@ -87,6 +95,9 @@ class Replicator:
         self._clock = clock
         self._extra_heartbeat = heartbeat
         self._meter = meter
+        self._checkpoint = checkpoint
+        #: Whether the next snapshot may be the checkpoint.
+        self._may_restore = checkpoint is not None
         self.quarantine = ingest.Quarantine(self._options.quarantine_limit)
         self._ingester = ingest.Ingester(store, declared, self.quarantine, decode)
         followed = declarations.followed(declared)
@@ -125,7 +136,7 @@ class Replicator:
         self._backoff = backoff.Backoff(
             self._options.reconnect_min_seconds, self._options.reconnect_max_seconds, clock
         )
-        self._listeners: list[tuple[Listener, Callable[[], None]]] = []
+        self._listeners: list[tuple[Listener | None, Callable[[], None]]] = []
         self._started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
         self._state = State.STARTING
@@ -145,7 +156,9 @@ class Replicator:
             f"nodb-replicator-{identity}", self._turn, self._fail, self._meter.replicator_running
         )
 
-    def subscribe(self, listener: Listener, on_reset: Callable[[], None] = lambda: None) -> None:
+    def subscribe(
+        self, listener: Listener | None, on_reset: Callable[[], None] = lambda: None
+    ) -> None:
         """Have a callable told of changes, in the replicator's thread.
 
         It is given every readable record of a snapshot, changed or not, and
@@ -153,6 +166,8 @@ class Replicator:
         (and :meth:`wait_until` returns) after it. If it raises, the
         replicator fails and takes a new snapshot. It must not block.
 
+        :param listener: None for who wants to know of snapshots alone. With any other no
+            checkpoint is begun with: what is in it is decoded for nobody.
         :param on_reset: called before a snapshot: what was derived from
             earlier changes is void, and every live record is given again
         """
@@ -197,6 +212,27 @@ class Replicator:
         if self._state is not State.FOLLOWING or self._thread.lost:
             return None
         return cursor if generation == self.generation else None
+
+    def feed_moment(self) -> checkpoint_contract.FeedMoment | str:
+        """Return a snapshot of the store with the place in the feed from which it goes on.
+
+        Or why there is none: the feed is not followed, or records are kept aside: who begins
+        with what the store holds would take their older states, or none, for theirs.
+        """
+        generation, cursor = self.generation, self.followed()
+        if cursor is None:
+            return _NOT_FOLLOWED
+        aside = sum(self.quarantine.count_by_namespace().values())
+        if aside:
+            return f"{aside} records are kept aside, for this release cannot read them"
+        snapshot = self._store.snapshot()
+
+        def stands() -> bool:
+            return self.generation == generation and self.followed() is not None
+
+        return (
+            checkpoint_contract.FeedMoment(cursor, snapshot, stands) if stands() else _NOT_FOLLOWED
+        )
 
     def status(self) -> replicator_contract.ReplicatorStatus:
         """Return figures of now; consistent each by itself, not among one another."""
@@ -318,6 +354,11 @@ class Replicator:
             return self._follow(self._cursor, now)
         except contract.SnapshotInterrupted:
             return self._resync(replicator_contract.SNAPSHOT_INTERRUPTED)
+        except rebuild.CheckpointUnfit as error:
+            self._rebuild.abandon()
+            damage = checkpoint_contract.CheckpointRefusalReason.DAMAGED
+            self._refuse_checkpoint(checkpoint_contract.CheckpointRefusal(damage, str(error)))
+            return StepOutcome.SNAPSHOT
         except errors.NOT_USABLE as error:
             return self._disconnect(error)
         except BaseException:
@@ -327,30 +368,85 @@ class Replicator:
 
     def _read_page(self, now: float) -> StepOutcome:
         if not self._rebuild.in_progress:
-            self._rebuild.begin()
+            if not self._begin_with_checkpoint():
+                self._rebuild.begin()
             for _listener, on_reset in self._listeners:
                 on_reset()
         self._canary.announce_if_due()
+        restored = self._rebuild.from_checkpoint
         taken = self._rebuild.read_page()
         self._answered(now, State.SNAPSHOT)
         if isinstance(taken, records.Cursor):
-            self._begin_to_follow(taken)
+            self._begin_to_follow(taken, restored=restored)
         else:
             self._count(len(taken.applied))
             self._tell(taken.readable)
         return StepOutcome.SNAPSHOT
 
-    def _begin_to_follow(self, cursor: records.Cursor) -> None:
+    def _begin_with_checkpoint(self) -> bool:
+        """Begin to read the checkpoint, if there is one that can be begun with.
+
+        :raises BackendUnavailable: it is tried again
+        """
+        if not self._may_restore or self._checkpoint is None:
+            return False
+        if any(listener is not None for listener, _on_reset in self._listeners):
+            told = checkpoint_contract.CheckpointRefusalReason.NOT_TOLD
+            return self._refuse_checkpoint(checkpoint_contract.CheckpointRefusal(told))
+        opened = self._checkpoint.open()
+        if isinstance(opened, checkpoint_contract.CheckpointRefusal):
+            return self._refuse_checkpoint(opened)
+        refused: checkpoint_contract.CheckpointRefusal | None = None
+        began = False
+        try:
+            refused = self._rebuild.begin_with(opened)
+            began = refused is None
+        finally:
+            if not began:
+                opened.close()
+        if refused is None:
+            return True
+        return self._refuse_checkpoint(refused)
+
+    def _refuse_checkpoint(self, refused: checkpoint_contract.CheckpointRefusal) -> bool:
+        """Say why everything is read from the back end; returns False."""
+        assert self._checkpoint is not None
+        self._may_restore = False
+        absent = refused.reason is checkpoint_contract.CheckpointRefusalReason.ABSENT
+        LOG.log(
+            logging.INFO if absent else logging.WARNING,
+            "No checkpoint is begun with, all is read from %(name)s: %(reason)s",
+            {"name": self._synchronizer.name, "reason": refused},
+        )
+        self._checkpoint.began(refused)
+        if refused.reason in (
+            checkpoint_contract.CheckpointRefusalReason.HEAD_BEHIND_CURSOR,
+            checkpoint_contract.CheckpointRefusalReason.LOST_WRITES,
+        ):
+            self._checkpoint.give_up(str(refused))
+        return False
+
+    def _distrust_store(self, why: str) -> None:
+        """Have the next snapshot begin with an empty store, and no start with a checkpoint."""
+        self._rebuild.distrust_store()
+        if self._checkpoint is not None:
+            self._checkpoint.give_up(why)
+
+    def _begin_to_follow(self, cursor: records.Cursor, *, restored: bool) -> None:
         self._state = State.FOLLOWING
-        self._anti_entropy.restart()
+        # What was restored is compared with the back end as soon as may be.
+        self._anti_entropy.restart(at_once=restored)
+        self._may_restore = False
+        if restored and self._checkpoint is not None:
+            self._checkpoint.began(None)
         self._housekeeping.restart()
         self._meter.quarantine_size(len(self.quarantine))
         LOG.info(
-            "Snapshot %(number)d from %(name)s is applied; following epoch %(epoch)s from "
+            "Snapshot %(number)d from %(source)s is applied; following epoch %(epoch)s from "
             "version %(version)d (%(aside)d unreadable records)",
             {
                 "number": self._rebuild.count,
-                "name": self._synchronizer.name,
+                "source": "the local checkpoint" if restored else self._synchronizer.name,
                 "epoch": cursor.epoch,
                 "version": cursor.version,
                 "aside": len(self.quarantine),
@@ -362,9 +458,10 @@ class Replicator:
         self._canary.send_if_due()
         changes = self._synchronizer.fetch(cursor, self._options.batch_limit)
         if isinstance(changes, records.ResyncNeeded):
+            outcome = self._resync(changes.reason.value, changes.detail)
             if changes.reason is records.ResyncReason.HEAD_BEHIND_CURSOR:
-                self._rebuild.distrust_store()
-            return self._resync(changes.reason.value, changes.detail)
+                self._distrust_store(changes.reason.value)
+            return outcome
         self._answered(now, State.FOLLOWING)
         if changes.records:
             for taken in self._ingester.take(changes.records):
@@ -395,8 +492,10 @@ class Replicator:
                 {"found": ", ".join(f"{n} {finding.value}" for finding, n in found.items())},
             )
         if found[anti_entropy.Divergence.DIVERGED]:
-            self._rebuild.distrust_store()
-            return self._resync(replicator_contract.DIVERGED)
+            outcome = self._resync(replicator_contract.DIVERGED)
+            # Behind it: no writer of checkpoints believes the store any more.
+            self._distrust_store(replicator_contract.DIVERGED)
+            return outcome
         self._housekeeping.step(changes.cursor)
         self._store.pack(_PACKED_AT_A_TIME)
         return None
@@ -414,7 +513,8 @@ class Replicator:
     def _tell(self, changes: Sequence[records.Change]) -> None:
         if changes:
             for listener, _on_reset in self._listeners:
-                listener(changes)
+                if listener is not None:
+                    listener(changes)
 
     def _move_cursor(self, cursor: records.Cursor | None) -> None:
         with self._cursor_moved:
@@ -439,6 +539,10 @@ class Replicator:
         )
         self._resyncs[reason] += 1
         self._meter.resynced(reason)
+        if self._may_restore:
+            # Once is enough: what made it fail may be in the checkpoint.
+            unfit = checkpoint_contract.CheckpointRefusalReason.INTERRUPTED
+            self._refuse_checkpoint(checkpoint_contract.CheckpointRefusal(unfit, reason))
         self._canary.reset()
         self._anti_entropy.restart()
         self._rebuild.abandon()

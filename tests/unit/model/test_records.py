@@ -47,3 +47,18 @@ class RuleTest(unittest.TestCase):
         else:
             self.assertTrue(name.fault.isprintable())
             self.assertRaises(ValueError, record_names.encode, name)
+
+
+class FirstFaultTest(unittest.TestCase):
+    def test_a_page_of_names_is_judged_as_each_of_them(self) -> None:
+        sound = [f"k{number}" for number in range(5)]
+        self.assertIsNone(records.first_name_fault("pools", sound))
+        self.assertIsNone(records.first_name_fault("pools", []))
+        # Not printable, and taken all the same.
+        self.assertIsNone(records.first_name_fault("pools", [*sound, "a\u200bb"]))
+        for key in ("", "x" * 256, "a\x00b", "a\nb", "\ud800"):
+            fault = records.first_name_fault("pools", [*sound, key])
+            self.assertEqual(records.name_fault("pools", key), fault)
+            self.assertIsNotNone(fault)
+        self.assertIsNotNone(records.first_name_fault("a\x00b", sound))
+        self.assertIsNotNone(records.first_name_fault("", sound))

@@ -109,3 +109,35 @@ class SimulateCommandTest(testtools.TestCase):
         self.assertEqual(
             ["claims", "cached", "optimistic", "random"], [each.name for each in chosen]
         )
+
+    def test_who_waits_does_so_in_the_queue_and_by_the_clock(self):
+        chosen = self.campaign("--wait", "30")
+        self.assertEqual(["queue"], [each.name for each in chosen.chosen])
+        self.assertEqual(30.0, chosen.options.queue.wait_seconds)
+        several = self.campaign("--wait", "30", "--schedulers", "2").options
+        self.assertIs(run_clock.Pace.REAL, several.pace)
+        self.assertIn("--strategy queue", self.refused("--wait", "30", "--strategy", "claims"))
+        self.assertIn("virtual", self.refused("--wait", "30", "--pace", "saturated"))
+
+    def test_arrivals_are_a_multiple_of_what_full_hosts_free(self):
+        planned = self.campaign("--wait=9", "--arrivals=2", "--departures-per-second=3")
+        servers = sum(each.servers for each in planned.arrivals)
+        self.assertEqual(
+            (1.0, 3.0), (planned.options.cluster.fill, planned.options.departures_per_second)
+        )
+        self.assertAlmostEqual(servers / 6.0, planned.arrivals[-1].at_seconds)
+        self.assertEqual({None}, {each.lifetime_seconds for each in planned.arrivals})
+        self.assertEqual(0.0, self.campaign().options.cluster.fill)
+
+    def test_each_choice_is_a_run(self):
+        chosen = self.campaign("--choice", "best,two", "--choice", "random").chosen
+        self.assertEqual(
+            ["claims, best", "claims, two", "claims, random"], [c.name for c in chosen]
+        )
+        self.assertEqual(["best", "two", "random"], [each.choice for each in chosen])
+        self.assertIn("best, two, random", self.refused("--choice", "worst"))
+
+    def test_classes_and_projects_that_cannot_be_are_refused(self):
+        self.assertIn("NAME:NUMBER:SHARE", self.refused("--class", "high"))
+        self.assertIn("NAME:WEIGHT:SHARE", self.refused("--project", "blue:1"))
+        self.assertIn("project_weights", self.refused("--project", "blue:0:1"))

@@ -22,7 +22,7 @@ def show(kept: results.Results, given: options.Options) -> None:
     console = rich.console.Console()
     cases = comparison.cases(kept)
     for case in cases:
-        if case.hosts in given.hosts and not (given.core or given.fit):
+        if case.hosts in given.hosts and not (given.core or given.fit or given.start):
             console.print(_table(case))
             for line in conditions(case):
                 console.print(line, style="dim")
@@ -32,9 +32,14 @@ def show(kept: results.Results, given: options.Options) -> None:
     fit = kept.fit()
     if given.fit:
         console.print(_fit_table([each for each in fit if each["hosts"] in given.hosts]))
+    start = kept.start()
+    if given.start:
+        for each in start:
+            if each["hosts"] in given.hosts:
+                console.print(_start_table(each))
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        everything = {"schedulers": kept.all(), "core": core, "fit": fit}
+        everything = {"schedulers": kept.all(), "core": core, "fit": fit, "start": start}
         given.json.write_text(json.dumps(everything, indent=1) + "\n")
     if given.documents is not None:
         documents.write(given.documents, cases, core, fit)
@@ -82,6 +87,31 @@ def _core_table(core: list[dict[str, Any]]) -> rich.table.Table:
     for measure, unit in documents.CORE_MEASURES.items():
         values = [comparison.text(each.get(measure), unit) for each in core]
         table.add_row(measure.replace("_", " "), *values)
+    return table
+
+
+#: What is told of each start, in its order.
+_OF_A_START = (
+    *("states_seconds", "states_cpu_seconds", "columns_seconds", "columns_cpu_seconds"),
+    *("checkpoint_seconds", "checkpoint_cpu_seconds", "checkpoint_mb", "memory_mb", "records"),
+)
+
+
+def _start_table(start: dict[str, Any]) -> rich.table.Table:
+    title = f"Start, {start['hosts']:,} hosts, load {start['load']:.1f} at the begin"
+    table = rich.table.Table(title=title)
+    table.add_column("")
+    for name in ("without", "with", "times"):
+        table.add_column(name, justify="right")
+    for measure in _OF_A_START:
+        without, beside = start["without"][measure], start["with"][measure]
+        ratio = start.get(f"{measure}_ratio")
+        table.add_row(
+            measure.replace("_", " "),
+            f"{without:,.2f}",
+            f"{beside:,.2f}",
+            "" if ratio is None else f"{ratio:.1f}",
+        )
     return table
 
 

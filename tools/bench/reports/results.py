@@ -33,6 +33,10 @@ class Results:
         """Keep what requests for NUMA cells and PCI devices cost."""
         self._write(self._directory / f"fit-{hosts}.json", result)
 
+    def save_start(self, hosts: int, result: Result) -> None:
+        """Keep what host states of a scheduler that starts took."""
+        self._write(self._directory / f"start-{hosts}.json", result)
+
     def all(self) -> list[Result]:
         """Return all results of both sides, by size, limit and side (stock first)."""
         found = [self._read(path) for path in self._directory.glob("scheduler-*.json")]
@@ -46,6 +50,10 @@ class Results:
     def fit(self) -> list[Result]:
         """Return those of requests for NUMA cells and PCI devices, by size."""
         return self._by_size("fit")
+
+    def start(self) -> list[Result]:
+        """Return those of starts, by size."""
+        return self._by_size("start")
 
     def _by_size(self, kind: str) -> list[Result]:
         found = [self._read(path) for path in self._directory.glob(f"{kind}-*.json")]

@@ -18,12 +18,10 @@ import collections
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 from nova import exception as nova_exception
 from nova import objects
 
@@ -33,51 +31,15 @@ from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly, reques
 from nova_nodb_scheduler.nova_adapter.reads import request_views as views_module
 from nova_nodb_scheduler.nova_adapter.service import decision_explainer
 from nova_nodb_scheduler.nova_adapter.waiting import request_payload
-from nova_nodb_scheduler.scheduling.frame import host_frame
-from nova_nodb_scheduler.scheduling.pipeline import decision_steps, planning, refusal_counts
+from nova_nodb_scheduler.scheduling.pipeline import decision_steps, refusal_counts
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.waking import pending_fit
 
 LOG = logging.getLogger(__name__)
 
 #: How long what was prepared for a digest serves.
 _KEPT_SECONDS = 60.0
 _MOST_KEPT = 2000
-#: Hosts that shortfalls are told of, or that one is chosen of to be held.
-MOST_HOSTS = 256
-
-Amounts: TypeAlias = Mapping[str, Mapping[str, int]]
-
-
-@attrs.frozen
-class ServersFit:
-    """There is room for all servers.
-
-    :param hosts: node uuids, one for each server, in their order
-    """
-
-    hosts: tuple[str, ...]
-
-
-@attrs.frozen
-class NoRoom:
-    """There is not room for all servers."""
-
-
-@attrs.frozen
-class NotTold:
-    """Memory cannot tell.
-
-    :param reason: a few words
-    """
-
-    reason: str
-
-
-Fit: TypeAlias = ServersFit | NoRoom | NotTold
-
-
-class HostsUnproved(Exception):
-    """What memory holds may be old: nobody is woken by it."""
 
 
 @attrs.frozen
@@ -129,24 +91,6 @@ class _Prepared:
     made_at: float
 
 
-@attrs.frozen(eq=False)
-class RoomShortage:
-    """Hosts that would take a server of a request if they had room.
-
-    :param uuids: where the least would have to be freed, in order
-    :param resources: names of the columns of the others
-    :param free: shape (n, resources)
-    :param whole: alike, of the hosts when they are empty
-    :param possible: how many hosts there are in all
-    """
-
-    uuids: tuple[str, ...]
-    resources: tuple[str, ...]
-    free: npt.NDArray[np.int64]
-    whole: npt.NDArray[np.int64]
-    possible: int
-
-
 class PendingPlans:
     """Plans requests that wait, for one worker; any thread, one at a time.
 
@@ -180,7 +124,7 @@ class PendingPlans:
     def view(self) -> views_module.RequestView:
         """Return a view of what is proved now, in which nothing is counted.
 
-        :raises HostsUnproved: something that any request looks at is not
+        :raises pending_fit.HostsUnproved: something that any request looks at is not
         """
         opened = self._views.open()
         enabled = [str(cell.uuid) for cell in self._decisions.host_manager.enabled_cells]
@@ -188,10 +132,10 @@ class PendingPlans:
             missing = opened.lacks(scope)
             if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
-                raise HostsUnproved(f"{scope}: {why}")
+                raise pending_fit.HostsUnproved(f"{scope}: {why}")
         refusal = self._decisions.placement_mirror.refusal()
         if refusal is not None:
-            raise HostsUnproved(refusal)
+            raise pending_fit.HostsUnproved(refusal)
         return views_module.RequestView(
             opened.reads, opened.proof, opened.cells, lambda scope, reason: None
         )
@@ -202,59 +146,59 @@ class PendingPlans:
         view: views_module.RequestView,
         *,
         among: Collection[str] | None = None,
-        charged: Amounts | None = None,
-    ) -> Fit:
+        charged: pending_fit.Amounts | None = None,
+    ) -> pending_fit.Fit:
         """Say whether all servers of a request that are not sent yet would find hosts.
 
         :param among: uuids of the only hosts to look at; None for all
         :param charged: what is granted on hosts and does not show yet, by uuid
-        :raises HostsUnproved: not any more
+        :raises pending_fit.HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
                 prepared = self._prepared(request)
                 if prepared.why_not is not None:
-                    return NotTold(prepared.why_not)
+                    return pending_fit.NotTold(prepared.why_not)
                 return self._fit(request, prepared, view, among, charged or {})
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise HostsUnproved(error.reason) from error
-                return NotTold(error.reason)
+                    raise pending_fit.HostsUnproved(error.reason) from error
+                return pending_fit.NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
-                return NotTold(str(error))
+                return pending_fit.NotTold(str(error))
             except Exception:
                 # A filter of an operator's, a request that a former release wrote: whoever
                 # stands behind it is not to wait for that.
                 LOG.exception("Request %(key)s cannot be planned.", {"key": request.key})
-                return NotTold("fault of the plugin")
+                return pending_fit.NotTold("fault of the plugin")
 
     def explain(
         self, request: pending.PendingRequest, view: views_module.RequestView
-    ) -> tuple[tuple[decision_steps.FilterCount, ...], int] | NotTold:
+    ) -> tuple[tuple[decision_steps.FilterCount, ...], int] | pending_fit.NotTold:
         """Return how many hosts each step leaves now, and how many take the first server.
 
-        :raises HostsUnproved: not any more
+        :raises pending_fit.HostsUnproved: not any more
         """
         with self._lock, views_module.working_on(view):
             try:
                 prepared = self._prepared(request)
                 if prepared.why_not is not None:
-                    return NotTold(prepared.why_not)
+                    return pending_fit.NotTold(prepared.why_not)
                 planner = self._planner(request, prepared, view, request.unsent[:1])
                 plan = planner.plan(frozenset())
                 parts = planner.placement_parts()
             except request_decider.MemoryCannotDecide as error:
                 if error.reason == "states not proved":
-                    raise HostsUnproved(error.reason) from error
-                return NotTold(error.reason)
+                    raise pending_fit.HostsUnproved(error.reason) from error
+                return pending_fit.NotTold(error.reason)
             except (errors.NodbError, nova_exception.NovaException) as error:
-                return NotTold(str(error))
+                return pending_fit.NotTold(str(error))
             counts = refusal_counts.with_parts(plan.counts, parts)
             return counts, plan.counts[-1].after if plan.counts else 0
 
     def shortage(
-        self, request: pending.PendingRequest, most: int = MOST_HOSTS
-    ) -> RoomShortage | NotTold:
+        self, request: pending.PendingRequest, most: int = pending_fit.MOST_HOSTS
+    ) -> pending_fit.RoomShortage | pending_fit.NotTold:
         """Return hosts that would take one server of a request if they had room.
 
         What only Nova's objects could tell is not asked, and topologies count as room.
@@ -263,15 +207,12 @@ class PendingPlans:
             try:
                 prepared = self._prepared(request)
             except (errors.NodbError, nova_exception.NovaException) as error:
-                return NotTold(str(error))
+                return pending_fit.NotTold(str(error))
             if prepared.why_not is not None:
-                return NotTold(prepared.why_not)
+                return pending_fit.NotTold(prepared.why_not)
             self._about(prepared, request)
             asked = self._decisions.parts.request(prepared.spec, prepared.queries)
-            engine = self._decisions.engine
-            with engine.lock:
-                rows = engine.passing(_without_amounts(asked))
-                return _shortage(engine.frame, rows, request.needs, most)
+            return pending_fit.shortage(self._decisions.engine, asked, request.needs, most)
 
     # -- one request ----------------------------------------------------------------
 
@@ -281,22 +222,16 @@ class PendingPlans:
         prepared: _Prepared,
         view: views_module.RequestView,
         among: Collection[str] | None,
-        charged: Amounts,
-    ) -> Fit:
+        charged: pending_fit.Amounts,
+    ) -> pending_fit.Fit:
         servers = request.unsent
         planner = self._planner(request, prepared, view, servers)
-        without = self._too_full(request.needs, charged)
-        for _ in range(2):
+
+        def place(without: frozenset[str]) -> tuple[str, ...] | None:
             plan = planner.plan(frozenset(), among=among, without=without)
-            hosts = _walk(plan, planner, servers)
-            if hosts is None:
-                return NoRoom()
-            overfull = self._overfull(request.needs, charged, hosts)
-            if not overfull:
-                return ServersFit(hosts)
-            # Grants in flight leave room for fewer of its servers: others may have more.
-            without = without | overfull
-        return NoRoom()
+            return pending_fit.walk(plan, servers, planner.about)
+
+        return pending_fit.fit_beside(self._decisions.engine, request, charged, place)
 
     def _planner(
         self,
@@ -362,85 +297,3 @@ class PendingPlans:
         preparation.run(context, spec, servers)
         asked = preparation.asked(context, spec, servers)
         return _Prepared(context, spec, asked.queries, asked.version, preparation.outside, now)
-
-    # -- grants that do not show yet ----------------------------------------------------
-
-    def _too_full(self, needs: Mapping[str, int], charged: Amounts) -> frozenset[str]:
-        """Return the hosts on which grants leave no room for one server."""
-        return self._overfull(needs, charged, tuple(charged))
-
-    def _overfull(
-        self, needs: Mapping[str, int], charged: Amounts, hosts: Sequence[str]
-    ) -> frozenset[str]:
-        """Return the hosts on which grants leave no room for so many servers."""
-        found = set()
-        engine = self._decisions.engine
-        with engine.lock:
-            for uuid, servers in collections.Counter(hosts).items():
-                amounts = charged.get(uuid)
-                row = engine.frame.row_of(uuid) if amounts else None
-                if row is None or amounts is None:
-                    continue
-                for name, need in needs.items():
-                    has = engine.frame.resource(name)
-                    if has is None:
-                        continue
-                    free = has.capacity.item(row) - has.used.item(row)
-                    if free - amounts.get(name, 0) < servers * need:
-                        found.add(uuid)
-        return frozenset(found)
-
-
-def _walk(
-    plan: planning.Plan, planner: request_decider.RequestPlanner, servers: Sequence[str]
-) -> tuple[str, ...] | None:
-    """Return a host for each server, in the plan alone; None if one finds none."""
-    hosts = []
-    for server in servers:
-        planner.about(server)
-        best = plan.best(1)
-        if not best:
-            return None
-        hosts.append(best[0].uuid)
-        if len(servers) > 1:
-            plan.take(best[0], server)
-    return tuple(hosts)
-
-
-def _without_amounts(asked: requests.Request) -> requests.Request:
-    """Return a request that asks for the same but takes no room."""
-    queries = tuple(attrs.evolve(query, resources={}) for query in asked.queries or ())
-    flavor = attrs.evolve(asked.flavor, vcpus=0, memory_mb=0, root_gb=0, ephemeral_gb=0, swap_mb=0)
-    return attrs.evolve(
-        asked,
-        queries=queries,
-        flavor=flavor,
-        needs_numa=False,
-        needs_pci=False,
-        numa_cells=(),
-        devices=(),
-        fitted={},
-    )
-
-
-def _shortage(
-    frame: host_frame.HostFrame,
-    rows: npt.NDArray[np.intp],
-    needs: Mapping[str, int],
-    most: int,
-) -> RoomShortage:
-    names = tuple(name for name, amount in needs.items() if amount)
-    whole = np.zeros((len(rows), len(names)), np.int64)
-    used = np.zeros((len(rows), len(names)), np.int64)
-    for place, name in enumerate(names):
-        has = frame.resource(name)
-        if has is not None:
-            whole[:, place] = np.maximum(has.capacity[rows], 0)
-            used[:, place] = has.used[rows]
-    asked = np.array([needs[name] for name in names], np.int64)
-    enough = (whole >= asked).all(axis=1)
-    rows, whole, free = rows[enough], whole[enough], (whole - used)[enough]
-    missing = np.maximum(asked - free, 0) / asked
-    order = np.lexsort((missing.sum(axis=1), missing.max(axis=1, initial=0.0)))[:most]
-    uuids = [place.uuid for place in frame.places_of(rows[order].tolist()) if place is not None]
-    return RoomShortage(tuple(uuids), names, free[order], whole[order], len(rows))

@@ -14,17 +14,14 @@ import attrs
 import numpy as np
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import (
-    followed_requests,
-    pending_plans,
-    queue_grants,
-)
+from nova_nodb_scheduler.nova_adapter.waiting.waking import pending_plans
 from nova_nodb_scheduler.rpc import queue_endpoint
 from nova_nodb_scheduler.scheduling.frame import host_places
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import decision_steps
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.waking import followed_requests, pending_fit, queue_grants
 from nova_nodb_scheduler.wire import explanations, pending_objects
 
 _PENDING = known_namespaces.PENDING.name
@@ -128,15 +125,15 @@ class QueueDesk:
         try:
             told = plans.explain(request, plans.view())
             short = plans.shortage(request, hosts)
-        except pending_plans.HostsUnproved as why:
+        except pending_fit.HostsUnproved as why:
             found.why_unknown = f"hosts are not proved: {why}"
             return found
         for each in (told, short):
-            if isinstance(each, pending_plans.NotTold):
+            if isinstance(each, pending_fit.NotTold):
                 found.why_unknown = each.reason
                 return found
-        assert not isinstance(told, pending_plans.NotTold)
-        assert not isinstance(short, pending_plans.NotTold)
+        assert not isinstance(told, pending_fit.NotTold)
+        assert not isinstance(short, pending_fit.NotTold)
         counts, found.fits = told
         found.counts = _counts(counts)
         found.possible = short.possible
@@ -156,7 +153,7 @@ class QueueDesk:
         return None
 
     def _shortfalls(
-        self, needs: Mapping[str, int], short: pending_plans.RoomShortage
+        self, needs: Mapping[str, int], short: pending_fit.RoomShortage
     ) -> list[pending_objects.HostShortfall]:
         asked = np.array([needs[name] for name in short.resources], np.int64)
         held = self._held()

@@ -14,7 +14,7 @@ from typing import Any
 
 from nova import context as nova_context
 
-from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
+from nova_nodb_scheduler.synchronizer.waking import waiting_events
 
 LOG = logging.getLogger(__name__)
 

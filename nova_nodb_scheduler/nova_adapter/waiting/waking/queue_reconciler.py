@@ -24,12 +24,12 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending, records
-from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests
 from nova_nodb_scheduler.observe import queue_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.records import leases
+from nova_nodb_scheduler.synchronizer.waking import followed_requests
 from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)

@@ -10,30 +10,47 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
-from nova_nodb_scheduler.nova_adapter.waiting import conductor_rpc, waiting_events
+from nova_nodb_scheduler.nova_adapter.waiting import conductor_rpc
 from nova_nodb_scheduler.nova_adapter.waiting.waking import (
     build_requests,
-    followed_requests,
-    hold_upkeep,
-    newcomer_gate,
     pending_plans,
     queue_desk,
-    queue_grants,
-    queue_owners,
     queue_reconciler,
-    queue_worker,
-    usage_upkeep,
 )
 from nova_nodb_scheduler.observe import queue_metrics
 from nova_nodb_scheduler.scheduling.frame import host_places
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings, wait_queues
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.waking import (
+    followed_requests,
+    hold_upkeep,
+    newcomer_gate,
+    queue_grants,
+    queue_owners,
+    queue_worker,
+    usage_upkeep,
+    waiting_events,
+)
 
 _PENDING = known_namespaces.PENDING.name
+
+#: What may help somebody who waits: records of requests, and what hosts are made of, but for
+#: heartbeats. A service that is up again is found by the next look.
+_TELLING = frozenset(
+    each.name
+    for each in (
+        known_namespaces.PENDING,
+        known_namespaces.COMPUTE_NODES,
+        known_namespaces.SERVICES,
+        known_namespaces.AGGREGATES,
+        known_namespaces.PROVIDERS,
+        known_namespaces.CLAIM_RECORDS,
+    )
+)
 
 #: How long the figures of one scrape serve: it asks for a dozen metrics.
 _SCRAPE_SECONDS = 2.0
@@ -151,7 +168,7 @@ class QueueRuntime:
             queue_metrics.cached(self._figures, _SCRAPE_SECONDS, time.monotonic),
             self.worker.is_running,
         )
-        runtime.replicator.subscribe(lambda changes: self.worker.wake(), self.worker.wake)
+        runtime.replicator.subscribe(self._look_at, self.worker.wake)
         self._sinks = sinks
 
     def start(self) -> None:
@@ -165,6 +182,10 @@ class QueueRuntime:
         self.worker.stop()
         for sink in (*self._sinks.granted, *self._sinks.observed):
             sink.stop()
+
+    def _look_at(self, changes: Sequence[records.Change]) -> None:
+        if any(each.key.namespace in _TELLING for each in changes):
+            self.worker.wake()
 
     def works(self) -> bool:
         """Say whether this worker wakes requests: others leave some to it."""

@@ -70,7 +70,8 @@ class QueuedCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         for number in range(HOSTS):
             self.start_service("compute", host=f"host{number}")
         for number in range(self.SCHEDULERS):
-            self.start_service("scheduler", host=f"scheduler{number}")
+            # Nova's own way to start a service takes one scheduler and no more.
+            self.useFixture(nova_fixtures.ServiceFixture("scheduler", host=f"scheduler{number}"))
         self.flavor_id = self.make_flavor("one", 1)
         self.watched = {}
         patience.wait_until(self.is_proved, PATIENCE_SECONDS, lambda: "hosts proved", 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_worker
+from nova_nodb_scheduler.synchronizer.waking import queue_worker
 from tests.functional.nova_adapter.waiting import queue_cloud
 
 

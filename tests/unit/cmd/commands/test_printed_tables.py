@@ -110,6 +110,24 @@ class StatusTest(PrintedCase):
         self.assertIn("the same [nodb_scheduler] claims and candidates", text)
         self.assertLess(text.index("Cell cell1"), text.index("Back end"))
 
+    def test_checkpoints_are_told_by_worker_where_there_are_any(self):
+        status_command.show(self.printer(), self.gather(), NAMES)
+        self.assertNotIn("Checkpoints", self.printed())
+        kept = {"age_seconds": 123.4, "bytes": 250 * 2**20, "outcome": "failed"}
+        kept |= {"detail": "[Errno 28] No space left on device", "start": "other epoch: x and y"}
+        self.cloud.scheduler(HOST, 112_233, checkpoint=kept, claims={}, settling={})
+        self.cloud.scheduler("new", 7, checkpoint={"outcome": "", "detail": "", "start": ""})
+
+        status_command.show(self.printer(), self.gather(), NAMES)
+
+        text = " ".join(self.printed().split())
+        for told in ("Checkpoints", "123", "250.0", "none yet"):
+            self.assertIn(told, text)
+        status_command.show(self.printer(wide=True), self.gather(), NAMES)
+        text = " ".join(self.file.getvalue().split())
+        for told in ("failed: [Errno 28] No space left on device", "other epoch: x and y"):
+            self.assertIn(told, text)
+
     def test_wide_shows_uuids_and_what_was_left_out(self):
         status_command.show(self.printer(wide=True), self.gather(), NAMES)
 

@@ -60,6 +60,8 @@ class MadeCloud:
         self.now += seconds
         self.queues.advance(self.now)
         grown = set(self.queues.take_released())
+        # Their room is as it was, but it is for others now.
+        self.seen.update(dict.fromkeys(grown, 0))
         while self.running and self.running[0].ends_at <= self.now:
             ended = heapq.heappop(self.running)
             self._use(ended.request, ended.host, -1)

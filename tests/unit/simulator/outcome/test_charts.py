@@ -18,12 +18,28 @@ NOTHING = results.RunResult(
 )
 
 
+WAITED = results.RunResult(
+    strategy="queue",
+    figures={
+        **NOTHING.figures,
+        "projects": {
+            "blue": {"weight_share": 0.25, "placed_share": 0.3},
+            "red": {"weight_share": 0.75, "placed_share": None},
+        },
+    },
+    decisions=(),
+    sequence=(),
+    fill=(),
+    waits={"high": [1.0, 2.0], "low": []},
+)
+
+
 class ChartsTest(testtools.TestCase):
-    def draw(self, packing):
+    def draw(self, packing, found=(NOTHING,)):
         directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "new"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            drawn = charts.draw(directory, [NOTHING], packing)
+            drawn = charts.draw(directory, list(found), packing)
         self.assertEqual(set(drawn), set(directory.iterdir()))
         return {path.name for path in drawn}
 
@@ -35,3 +51,8 @@ class ChartsTest(testtools.TestCase):
             found = self.draw({"claims": {"hosts": hosts, "of": 8}})
             self.assertIn("simulation-packing.png", found)
             self.assertEqual(5, len(found))
+
+    def test_waits_and_shares_have_charts_where_requests_waited(self):
+        found = self.draw({}, (NOTHING, WAITED))
+        self.assertTrue({"simulation-waits.png", "simulation-shares.png"} < found)
+        self.assertEqual(6, len(found))

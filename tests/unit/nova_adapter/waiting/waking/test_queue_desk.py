@@ -6,9 +6,10 @@ import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_desk, queue_grants
+from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_desk
 from nova_nodb_scheduler.rpc import queue_endpoint
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
+from nova_nodb_scheduler.synchronizer.waking import queue_grants
 from tests.unit.rpc import cloud
 from tests.unit.synchronizer.pending import made_requests
 

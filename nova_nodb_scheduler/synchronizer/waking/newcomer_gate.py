@@ -17,8 +17,8 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests
 from nova_nodb_scheduler.scheduling.waiting import backlog
+from nova_nodb_scheduler.synchronizer.waking import followed_requests
 
 LOG = logging.getLogger(__name__)
 

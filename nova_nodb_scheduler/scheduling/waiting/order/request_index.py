@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All requests that are known, filed by who may be tried; kept in order as shares and ages change.
 
-What one call does has a bound: a project whose share changes has its lines moved, some now
-and, where it has very many, the rest with the next calls.
+What one call does has a bound. Where a project's share grows, its lines are moved back when
+their turn comes: until then they stand too far in front, and whoever looks puts them right.
+Where it falls, they are moved at once, some now and, where there are very many, the rest
+with the next calls.
 """
 
 from __future__ import annotations
@@ -10,16 +12,14 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import sortedcontainers
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import (
-    backlog,
-    fair_share,
+from nova_nodb_scheduler.scheduling.waiting import backlog, fair_share, queue_settings
+from nova_nodb_scheduler.scheduling.waiting.order import (
     ordered_items,
-    queue_settings,
     shape_index,
     shared_parts,
     waiting_lines,
@@ -43,6 +43,8 @@ class RequestIndex:
         self.settings = settings
         self.shapes = shapes
         self.entries: dict[str, waiting_lines.Entry] = {}
+        #: Whether anything was filed elsewhere; who looks resets it.
+        self.is_changed = False
         #: Queues that somebody waits in for a first try, and all of them in turn.
         self.fresh: collections.deque[waiting_lines.Queue] = collections.deque()
         self.swept: collections.deque[waiting_lines.Queue] = collections.deque()
@@ -119,6 +121,7 @@ class RequestIndex:
 
     def unfile(self, entry: waiting_lines.Entry) -> None:
         """Take a request out of the lines."""
+        self.is_changed = True
         line, queue = entry.line, entry.queue
         if entry.elsewhere is not None and queue.elsewhere is not None:
             queue.elsewhere.remove(entry.elsewhere)
@@ -147,6 +150,21 @@ class RequestIndex:
             raise LookupError("a line without requests stands in the order")
         return self.entries[head[1]]
 
+    def is_in_place(self, line: waiting_lines.Line) -> bool:
+        """Say whether a line stands where its project's share puts it; if not, put it there."""
+        if line.placed is None or line.placed[1] == line.project.share:
+            return True
+        self._place(line)
+        return False
+
+    def first(self, level: int) -> waiting_lines.Line | None:
+        """Return the first line of a level; None where it has none."""
+        return self._settled(lambda: self.shapes.first(level))
+
+    def first_of(self, queue: waiting_lines.Queue) -> waiting_lines.Line | None:
+        """Return the first line of a queue; None where it has none."""
+        return self._settled(queue.first)
+
     def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
         """Return where a request stands among all, or would."""
         settings = self.settings
@@ -168,9 +186,9 @@ class RequestIndex:
         known = self._projects.get(project)
         if known is None or not self._is_fair:
             return
-        share = self._shares.share(project)
-        if share != known.share:
-            known.share = share
+        share, old = self._shares.share(project), known.share
+        known.share = share
+        if share < old:
             self._to_move.update(dict.fromkeys(known.lines.values()))
 
     def reshare_all(self) -> None:
@@ -198,6 +216,15 @@ class RequestIndex:
     def next_rise_at(self) -> float | None:
         """Return when the next line counts as a greater class."""
         return float(self._rises[0][0]) if self._rises else None
+
+    def _settled(
+        self, look: Callable[[], waiting_lines.Placed | None]
+    ) -> waiting_lines.Line | None:
+        for _ in range(MOST_MOVED):
+            placed = look()
+            if placed is None or self.is_in_place(placed[4]):
+                break
+        return None if placed is None else placed[4]
 
     def _place(self, line: waiting_lines.Line) -> None:
         self.shapes.place(line, self._now)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests
 from nova_nodb_scheduler.scheduling.facts import project_usage
 from nova_nodb_scheduler.scheduling.frame import room_growth
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer.waking import followed_requests
 
 _INSTANCES = known_namespaces.INSTANCES.name
 
@@ -49,7 +49,9 @@ class UsageUpkeep:
         self._begun[request.key] = (request, now)
 
     def run(self, now: float) -> None:
-        """Look at the cloud's servers, and at its hosts, if it is time to."""
+        """Look at the cloud's servers, and at its hosts, if it is time to and anybody waits."""
+        if not len(self._followed.queues):
+            return
         if self._followed.queues is not self._queues:
             # A new epoch: the order of now was told nothing yet.
             self._queues = self._followed.queues

@@ -29,13 +29,6 @@ import numpy as np
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting import waiting_events
-from nova_nodb_scheduler.nova_adapter.waiting.waking import (
-    followed_requests,
-    pending_plans,
-    queue_grants,
-)
-from nova_nodb_scheduler.observe import queue_metrics
 from nova_nodb_scheduler.scheduling.frame import room_growth
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.waiting import (
@@ -43,6 +36,12 @@ from nova_nodb_scheduler.scheduling.waiting import (
     request_book,
     wait_queues,
     wake_ups,
+)
+from nova_nodb_scheduler.synchronizer.waking import (
+    followed_requests,
+    pending_fit,
+    queue_grants,
+    waiting_events,
 )
 
 LOG = logging.getLogger(__name__)
@@ -53,6 +52,8 @@ TAKE_OVER_SECONDS = 3.0
 _HOSTS_AT_ONCE = 256
 #: Between two rounds at least: changes of hosts come in crowds.
 _LEAST_PAUSE_SECONDS = 0.02
+#: The same while nobody waits: a round looks at what changed, and a busy feed has no end.
+_IDLE_PAUSE_SECONDS = 0.25
 #: Between two rounds at most, whatever happens: time passes without an event, too.
 _MOST_PAUSE_SECONDS = 0.5
 _SWEEP_SECONDS = 1.0
@@ -76,6 +77,22 @@ class UsageCounter(Protocol):
 
     def begun(self, request: pending.PendingRequest, now: float) -> None:
         """Count a request whose servers are written to their cells, and not known there yet."""
+
+
+class WakeMeter(Protocol):
+    """Counts what a worker does; none of it blocks."""
+
+    def left(self, priority_class: str, ending: str, waited_seconds: float) -> None:
+        """Record a request that left the queue; by one scheduler for all."""
+
+    def looked_at(self, result: str) -> None:
+        """Record what became of a candidate."""
+
+    def round_took(self, seconds: float) -> None:
+        """Record a look at what happened, with all grants that came of it."""
+
+    def failed(self) -> None:
+        """Record an unexpected error."""
 
 
 class Upkeep(Protocol):
@@ -110,13 +127,13 @@ class WorkerParts:
     """
 
     followed: followed_requests.FollowedRequests
-    plans: pending_plans.PendingPlans
+    plans: pending_fit.FitPlanner
     grants: queue_grants.QueueGrants
     owners: Owners
     engine: engine_module.Engine
     catch_up: Callable[[], Any]
     is_following: Callable[[], bool]
-    meter: queue_metrics.QueueMetrics
+    meter: WakeMeter
     granted: Sequence[waiting_events.EventSink]
     observed: Sequence[waiting_events.EventSink]
     clock: Callable[[], float]
@@ -207,7 +224,7 @@ class QueueWorker:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
                 self._stop.wait(_FAILURE_SECONDS)
-            self._stop.wait(_LEAST_PAUSE_SECONDS)
+            self._stop.wait(_LEAST_PAUSE_SECONDS if len(self._queues) else _IDLE_PAUSE_SECONDS)
 
     def _pause_seconds(self) -> float:
         with self._parts.followed.lock:
@@ -241,7 +258,7 @@ class QueueWorker:
         parts = self._parts
         try:
             view = parts.plans.view()
-        except pending_plans.HostsUnproved as why:
+        except pending_fit.HostsUnproved as why:
             self._tell_unproved(str(why))
             return
         try:
@@ -258,7 +275,7 @@ class QueueWorker:
                 self._walk(functools.partial(self._queues.sweep, now), view, now)
             for each in parts.proved_upkeep:
                 each.run(now)
-        except pending_plans.HostsUnproved as why:
+        except pending_fit.HostsUnproved as why:
             self._tell_unproved(str(why))
 
     @property
@@ -410,7 +427,7 @@ class QueueWorker:
             is_any = True
             try:
                 self._try(walk, candidate, charged, view, now)
-            except pending_plans.HostsUnproved:
+            except pending_fit.HostsUnproved:
                 with lock:
                     walk.refused()
                 raise
@@ -425,7 +442,7 @@ class QueueWorker:
         self,
         walk: wake_ups.WakeUp,
         candidate: wake_ups.Candidate,
-        charged: pending_plans.Amounts,
+        charged: pending_fit.Amounts,
         view: Any,
         now: float,
     ) -> None:
@@ -437,14 +454,14 @@ class QueueWorker:
             request, view, among=among, charged=None if among is not None else charged
         )
         result = "does not fit"
-        if isinstance(fit, pending_plans.NotTold):
+        if isinstance(fit, pending_fit.NotTold):
             hosts = candidate.hosts[:1] if candidate.hosts else ()
             if not self._may_be_tried_blindly(request, fit, now):
-                fit, result = pending_plans.NoRoom(), "cannot be told"
-        elif isinstance(fit, pending_plans.ServersFit):
+                fit, result = pending_fit.NoRoom(), "cannot be told"
+        elif isinstance(fit, pending_fit.ServersFit):
             hosts = fit.hosts
         with parts.followed.lock:
-            if isinstance(fit, pending_plans.NoRoom):
+            if isinstance(fit, pending_fit.NoRoom):
                 walk.refused()
                 parts.meter.looked_at(result)
                 return
@@ -465,7 +482,7 @@ class QueueWorker:
         self._tell((*parts.granted, *parts.observed), kind, standing, now)
 
     def _may_be_tried_blindly(
-        self, request: pending.PendingRequest, why: pending_plans.NotTold, now: float
+        self, request: pending.PendingRequest, why: pending_fit.NotTold, now: float
     ) -> bool:
         """Say whether a request of which memory tells nothing is tried: one of its kind at a time.
 

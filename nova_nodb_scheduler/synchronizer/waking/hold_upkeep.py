@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting.waking import followed_requests, pending_plans
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.waking import followed_requests, pending_fit
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class HoldUpkeep:
     def __init__(
         self,
         followed: followed_requests.FollowedRequests,
-        plans: pending_plans.PendingPlans,
+        plans: pending_fit.FitPlanner,
         ledger: pending_ledger.PendingLedger,
         hold_seconds: float,
         is_own: Callable[[str], bool],
@@ -66,7 +66,7 @@ class HoldUpkeep:
 
     def _hold(self, request: pending.PendingRequest, now: float) -> None:
         found = self._plans.shortage(request)
-        if isinstance(found, pending_plans.NotTold):
+        if isinstance(found, pending_fit.NotTold):
             return
         with self._followed.lock:
             host = self._followed.queues.choose_hold(

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a store came to hold, another one takes it over and shows the same."""
+
+import itertools
+import math
+import os
+
+import numpy as np
+import testtools
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import declarations, host_state_store, stored_pages
+from nova_nodb_scheduler.synchronizer.replication import ingest
+from nova_nodb_scheduler.wire import codec, payload_packing
+from tests.unit.scheduling import hosts
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))
+KEYS = [f"k{number}" for number in range(6)]
+#: Longer than a payload that stays as it is.
+TEXT = "x" * 400
+
+
+def _migration(key, host):
+    row = {"instance_uuid": f"i-{host}", "source_compute": host, "dest_compute": None}
+    return {"cell": hosts.CELL, "row": {"status": "running", **row, "text": TEXT}}
+
+
+#: By namespace: states of a key, sound and odd.
+STATES = {
+    known_namespaces.COMPUTE_NODES: [
+        lambda key, n: hosts.node(key, f"h{n}", free_ram_mb=n),
+        lambda key, n: hosts.node(key, None, cell=hosts.OTHER_CELL, vcpus=n),
+        lambda key, n: hosts.node(key, f"h{n}", free_disk_gb=None),
+        lambda key, n: hosts.node("another", f"h{n}"),
+        lambda key, n: {"row": {}},
+    ],
+    known_namespaces.SERVICES: [
+        lambda key, n: hosts.service(key, f"h{n}", disabled=bool(n % 2)),
+        lambda key, n: hosts.service(key, f"h{n}", created_at="nonsense", forced_down=None),
+    ],
+    known_namespaces.SERVICE_LIVENESS: [
+        lambda key, n: {**hosts.liveness(n), "unreported": n},
+        lambda key, n: hosts.liveness(None),
+        lambda key, n: {"last_seen_up": 5},
+    ],
+    known_namespaces.INSTANCES: [
+        lambda key, n: {"cell": hosts.CELL, "row": {"host": f"h{n}", "vcpus": n, "text": TEXT}},
+        lambda key, n: {"cell": None, "row": {"node": f"n{n}", "host": None}},
+    ],
+    known_namespaces.MIGRATIONS: [
+        lambda key, n: _migration(key, f"h{n}"),
+        lambda key, n: {"row": {}},
+    ],
+    known_namespaces.AGGREGATES: [
+        lambda key, n: hosts.aggregate(key, n, [f"h{n}", f"h{n + 1}"]),
+        lambda key, n: hosts.aggregate(key, n, metadata="m"),
+    ],
+    known_namespaces.PROVIDERS: [
+        lambda key, n: hosts.provider(generation=n, text=TEXT),
+        lambda key, n: hosts.provider(allocations={"c": {"VCPU": n + 0.5}}, whole_at=math.pi),
+        lambda key, n: {"broken": f"reason {n}"},
+        lambda key, n: {},
+    ],
+    known_namespaces.CLAIM_RECORDS: [
+        lambda key, n: {"claims": {}},
+        lambda key, n: {"claims": "none"},
+    ],
+    known_namespaces.HOST_MAPPINGS: [lambda key, n: {"cell": f"c{n}", "row": {"host": key}}],
+    known_namespaces.LEASES: [lambda key, n: {"owner": f"o{n}"}],
+}
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(STATES, key=lambda each: each.name)),
+        st.sampled_from(KEYS),
+        st.integers(0, 5),
+        st.integers(0, 3) | st.none(),
+    ),
+    max_size=60,
+)
+
+
+def make_store():
+    return host_state_store.HostStateStore(
+        declarations.followed(known_namespaces.BUILT_IN),
+        codec.decode_state,
+        packing=payload_packing.DictionaryPacking,
+    )
+
+
+def make_ingester(store):
+    return ingest.Ingester(store, known_namespaces.BUILT_IN, ingest.Quarantine(100))
+
+
+def carry(store):
+    """Return another store that took over what one holds."""
+    other = make_store()
+    ingester = make_ingester(other)
+    snapshot = store.snapshot()
+    for name in snapshot.namespaces():
+        for page in snapshot.namespace(name).pages():
+            if isinstance(page, list):
+                list(ingester.take(page))
+            else:
+                other.restore(name, page)
+    return other
+
+
+class CarriedTest(testtools.TestCase):
+    def check_same(self, store, other):
+        for namespace in declarations.followed(known_namespaces.BUILT_IN):
+            mine = store.snapshot().namespace(namespace.name)
+            its = other.snapshot().namespace(namespace.name)
+            self.assertEqual(set(mine.keys()), set(its.keys()))
+            for key in mine.row_keys():
+                one, two = mine.get(key), its.get(key)
+                self.assertEqual(one, two)
+                self.assertEqual(one.payload, two.payload)
+                self.assertEqual(one.state, two.state)
+                self.assertEqual(str(mine.digest(key)), str(its.digest(key))) if (
+                    namespace.digest
+                ) else None
+                for index in namespace.indexes:
+                    if not index.few_values:
+                        self.assertEqual(
+                            mine.indexed(key, index.name), its.indexed(key, index.name)
+                        )
+            for column in namespace.columns:
+                self.assertEqual(self.values(mine, column), self.values(its, column))
+            for index in namespace.indexes:
+                for texts in itertools.product(
+                    *([hosts.CELL, "", *(f"h{n}" for n in range(6))] for _ in index.paths)
+                ):
+                    self.assertEqual(
+                        mine.lookup(index.name, *texts), its.lookup(index.name, *texts)
+                    )
+
+    @staticmethod
+    def values(view, column):
+        found = view.column(column.name)
+        if column.kind is namespaces.Kind.CATEGORY:
+            told = [view.vocabulary(column.name).text(code) for code in found.tolist()]
+        elif column.kind is namespaces.Kind.BITS:
+            words = view.vocabulary(column.name)
+            told = [
+                frozenset(
+                    words.text(code)
+                    for code in range(len(words))
+                    if row[code // 64] >> np.uint64(code % 64) & np.uint64(1)
+                )
+                for row in found
+            ]
+        else:
+            told = list(map(repr, found.tolist()))
+        return dict(zip(view.row_keys(), told, strict=True))
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(CHANGES, CHANGES)
+    def test_any_history_is_carried_and_goes_on_alike(self, before, after):
+        store = make_store()
+        version = self.play(store, before, 0)
+        other = carry(store)
+        self.check_same(store, other)
+        # What comes then finds the same.
+        self.play(store, after, version)
+        self.play(other, after, version)
+        self.check_same(store, other)
+        self.check_same(store, carry(other))
+
+    @staticmethod
+    def play(store, changes, version):
+        ingester = make_ingester(store)
+        batch = []
+        for namespace, key, number, kind in changes:
+            version += 1
+            payload = b""
+            if kind is not None:
+                states = STATES[namespace]
+                payload = codec.encode(states[kind % len(states)](key, number), namespace.schema)
+            name = records.RecordKey(namespace.name, key)
+            batch.append(records.Record(name, version, version, payload, deleted=kind is None))
+            if version % 7 == 0:
+                list(ingester.take(batch))
+                batch = []
+        list(ingester.take(batch))
+        return version
+
+    def test_many_records_fill_pages_and_share_their_bundles(self):
+        store = make_store()
+        changes = [(known_namespaces.INSTANCES, f"s{n}", n % 6, 0) for n in range(5000)]
+        self.play(store, changes, 0)
+        pages = list(store.snapshot().namespace("instances").pages())
+        self.assertEqual(3, len(pages))
+        self.assertEqual(5000, sum(map(len, pages)))
+        other = carry(store)
+        self.check_same(store, other)
+        self.assertEqual([], [page for page in pages if isinstance(page, list)])
+
+
+class RefusedTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.store = make_store()
+        changes = [(known_namespaces.INSTANCES, f"s{n}", n % 6, 0) for n in range(100)]
+        CarriedTest.play(self.store, changes, 0)
+        [self.page] = self.store.snapshot().namespace("instances").pages()
+
+    def test_a_page_whose_keys_are_here_or_were_removed_changes_nothing(self):
+        before = self.store.snapshot()
+        self.assertRaises(ValueError, self.store.restore, "instances", self.page)
+        self.assertIs(before, self.store.snapshot())
+        other = make_store()
+        gone = records.Record(records.RecordKey("instances", "s5"), 900, 900, b"", deleted=True)
+        other.apply(records.Change(gone, None))
+        self.assertRaises(ValueError, other.restore, "instances", self.page)
+        self.assertEqual(0, len(other.snapshot().namespace("instances")))
+
+    def test_a_page_of_a_namespace_that_nobody_declared_is_refused(self):
+        self.assertRaises(errors.UnknownNamespace, self.store.restore, "nobody", self.page)
+        self.assertTrue(issubclass(errors.UnknownNamespace, stored_pages.UNFIT))
+
+    def test_payloads_of_another_dictionary_are_refused(self):
+        other = make_store()
+        lone = records.RecordKey("instances", "lone")
+        state = {"cell": hosts.CELL, "row": {"text": "another " * 100}}
+        record = records.Record(
+            lone, 1, 1, codec.encode(state, codec.namespaces.SchemaVersion(1, 0))
+        )
+        list(make_ingester(other).take([record]))
+        self.assertRaises(ValueError, other.restore, "instances", self.page)
+
+    def test_a_subscriber_is_told_of_what_was_restored(self):
+        other = make_store()
+        told = other.subscribe(["instances"])
+        told.drain()
+        other.restore("instances", self.page)
+        self.assertEqual({f"s{n}" for n in range(100)}, set(told.drain()["instances"]))
+
+    def test_snapshots_taken_before_do_not_see_what_was_restored(self):
+        other = make_store()
+        before = other.snapshot()
+        other.restore("instances", self.page)
+        self.assertEqual(0, len(before.namespace("instances")))
+        self.assertEqual(100, len(other.snapshot().namespace("instances")))
+
+    def test_the_newest_records_are_those_of_the_highest_versions_up_to_a_bound(self):
+        view = self.store.snapshot().namespace("instances")
+        newest = view.newest(3, 50)
+        self.assertEqual([50, 49, 48], [each.version for each in newest])
+        self.assertEqual([], view.newest(3, 0))
+        self.assertEqual(100, len(view.newest(1000, 10**9)))
+
+
+class PackedMeanwhileTest(testtools.TestCase):
+    def test_payloads_that_are_packed_while_a_page_is_made_stay_their_records_own(self):
+        store = make_store()
+        namespace = known_namespaces.INSTANCES
+        for number in range(300):
+            state = {"cell": hosts.CELL, "row": {"host": f"h{number}", "text": f"{number:04}" * 40}}
+            payload = codec.encode(state, namespace.schema)
+            name = records.RecordKey(namespace.name, f"s{number}")
+            # Without its text, as from a program's own decoder: packed when there is time.
+            store.apply(records.Change(records.Record(name, 1, 1, payload), state))
+        view = store.snapshot().namespace(namespace.name)
+        expected = dict(view.states())
+        own, packing = view._packing.dump, view._packing
+        dumped = []
+
+        def dump(held):
+            # The thread of the feed has time now, and makes objects of the sizes of those it frees.
+            dumped.append(own(held))
+            payloads, at = view._chunks[0].payloads, len(dumped)
+            if 2 <= at < 250:
+                payloads[at - 2] = b""
+                payloads[at + 1] = bytes(bytearray(payloads[at + 1]))
+            return dumped[-1]
+
+        packing.dump = dump
+        [page] = view.pages()
+        del packing.dump
+        self.assertEqual(300, len(dumped))
+        other = make_store()
+        other.restore(namespace.name, page)
+        after = other.snapshot().namespace(namespace.name)
+        self.assertEqual(expected, dict(after.states()))

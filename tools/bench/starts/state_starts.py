@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures how long a scheduler takes to have all host states, with a checkpoint and without.
+
+No Nova and no servers: the records that reporters write of a made cloud stand in an SQLite
+file, and each start is a process of its own. The first one reads everything and writes a
+checkpoint, the second one begins with that. Then the columns by which hosts are chosen are made,
+which is the same work in both. Other parts of a scheduler's start (imports, the proof of each
+cell, the mirror) are in neither.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import multiprocessing
+import os
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
+from nova_nodb_scheduler.scheduling.frame import host_frame
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
+from nova_nodb_scheduler.store import collector, declarations, host_state_store
+from nova_nodb_scheduler.synchronizer.checkpoint import (
+    checkpoint_contract,
+    checkpoint_writer,
+    local_checkpoint,
+)
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
+from nova_nodb_scheduler.synchronizer.replication import replicator
+from nova_nodb_scheduler.wire import codec, payload_packing
+from tools.bench.clouds import cluster as cluster_module
+from tools.bench.clouds import core_hosts
+from tools.bench.processes import serving
+
+_WRITES_AT_ONCE = 500
+#: Starts of each kind; the quickest is told, for others use the machine.
+_TRIALS = 2
+
+
+def measure(hosts: int, state: pathlib.Path) -> dict[str, Any]:
+    """Measure one size.
+
+    :param state: where the records are kept between runs
+    """
+    directory = state / f"starts-{hosts}"
+    directory.mkdir(parents=True, exist_ok=True)
+    _apart(_fill, hosts, directory)
+    checkpoint = directory / "checkpoint"
+    found: dict[str, Any] = {"hosts": hosts, "load": os.getloadavg()[0]}
+    for name in ("without", "with"):
+        trials = []
+        for _ in range(_TRIALS):
+            if name == "without":
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            trials.append(_apart(_start, directory, checkpoint))
+        found[name] = min(trials, key=lambda each: each["states_seconds"])
+    expected = {"without": checkpoint_contract.CheckpointRefusalReason.ABSENT.value}
+    expected["with"] = checkpoint_contract.RESTORED
+    for name, began in expected.items():
+        if found[name]["began"] != began:
+            raise RuntimeError(f"a start {name} a checkpoint began otherwise: {found[name]}")
+    for part in ("states_seconds", "states_cpu_seconds"):
+        found[f"{part}_ratio"] = found["without"][part] / found["with"][part]
+    return found
+
+
+def _apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Do it in a process whose memory is of nothing else."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _open(directory: pathlib.Path) -> sqlalchemy.SQLAlchemySynchronizer:
+    options = sqlalchemy.SQLOptions(f"sqlite:///{directory / 'nodb.sqlite'}", timeout_seconds=60.0)
+    synchronizer = sqlalchemy.SQLAlchemySynchronizer(options)
+    synchronizer.open()
+    return synchronizer
+
+
+def _fill(hosts: int, directory: pathlib.Path) -> None:
+    """Write the records, unless a former run did."""
+    whole = directory / "whole"
+    if whole.exists():
+        return
+    from tools.bench.clouds import feed_records
+
+    synchronizer = _open(directory)
+    writes = feed_records.writes(cluster_module.Cluster(hosts))
+    while batch := list(itertools.islice(writes, _WRITES_AT_ONCE)):
+        synchronizer.write(batch)
+    synchronizer.close()
+    whole.touch()
+
+
+class _Clock:
+    """Wall and CPU seconds since it was made, or asked."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def lap(self, name: str) -> dict[str, float]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        told = {f"{name}_seconds": wall - self._wall, f"{name}_cpu_seconds": cpu - self._cpu}
+        self._wall, self._cpu = wall, cpu
+        return told
+
+
+def _start(directory: pathlib.Path, checkpoint_directory: pathlib.Path) -> dict[str, Any]:
+    synchronizer = _open(directory)
+    declared = declarations.followed(known_namespaces.BUILT_IN)
+    store = host_state_store.HostStateStore(
+        declared, codec.decode_state, packing=payload_packing.DictionaryPacking
+    )
+    checkpoint = local_checkpoint.LocalCheckpoint(
+        checkpoint_contract.CheckpointOptions(
+            directory=str(checkpoint_directory), busy_ratio=1.0, max_bytes=1 << 33
+        ),
+        synchronizer.name,
+        declared,
+        wall_seconds=time.time,
+    )
+    follower = replicator.Replicator(
+        synchronizer, store, known_namespaces.BUILT_IN, identity="bench", checkpoint=checkpoint
+    )
+    clock = _Clock()
+    while not follower.alive(60.0):
+        follower.step()
+    found: dict[str, Any] = clock.lap("states")
+    found["records"] = sum(len(store.snapshot().namespace(each.name)) for each in declared)
+    present = fact_source.Present()
+    engine = core_hosts.make_engine(
+        host_frame.HostFrame(locate=present.locate, attribute=present.attribute)
+    )
+    keeper = frame_keeper.FrameKeeper(store, engine, present, ratios=node_facts.DefaultRatios())
+    clock.lap("")
+    keeper.catch_up(time.time())
+    collector.settle()
+    found |= clock.lap("columns")
+    found["memory_mb"] = serving.resident_mb()
+    found["began"] = checkpoint.status.start
+    writer = checkpoint_writer.CheckpointWriter(checkpoint, follower.feed_moment)
+    clock.lap("")
+    outcome = writer.attempt(threading.Event())
+    found |= clock.lap("checkpoint")
+    found["checkpoint_outcome"] = outcome.value
+    found["checkpoint_mb"] = checkpoint.status.size_bytes / 2**20
+    follower.stop()
+    synchronizer.close()
+    return found
