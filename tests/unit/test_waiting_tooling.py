@@ -81,6 +81,7 @@ class RoundTest(unittest.TestCase):
             active_first=24,
             waiting=16,
             failed=(),
+            failed_builds=(),
             lost=(),
             twice=(),
             out_of_order=(),
@@ -96,6 +97,7 @@ class RoundTest(unittest.TestCase):
         self.assertTrue(self.good.is_kept)
         for change in (
             {"failed": ("a",)},
+            {"failed_builds": ("a",)},
             {"lost": ("a",)},
             {"twice": ("a",)},
             {"out_of_order": ("a",)},
@@ -107,6 +109,13 @@ class RoundTest(unittest.TestCase):
         ):
             with self.subTest(change):
                 self.assertFalse(attrs.evolve(self.good, **change).is_kept)
+
+    def test_a_build_that_fails_at_a_compute_is_held_against_rounds_without_faults_alone(
+        self,
+    ) -> None:
+        faulty = attrs.evolve(self.good, faults=("conductor-kill",), failed_builds=("a",))
+        self.assertTrue(faulty.is_kept)
+        self.assertFalse(attrs.evolve(faulty, failed=("b",)).is_kept)
 
     def test_rounds_come_back_from_their_file(self) -> None:
         self.assertEqual(report.from_json(report.to_json([self.good])), [self.good])

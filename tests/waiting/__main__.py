@@ -119,9 +119,10 @@ def _tell(terminal: rich_console.Console, found: trial.Round) -> None:
         f"{found.seconds:.0f} s",
         markup=False,
     )
-    for kind in ("failed", "lost", "twice", "out_of_order", "failures"):
+    for kind in ("failed", "failed_builds", "lost", "twice", "out_of_order", "failures"):
         for subject in getattr(found, kind):
-            terminal.print(f"{kind}: {subject}", style="red", markup=False)
+            what = kind.replace("_", " ")
+            terminal.print(f"{what}: {subject}", style="red", markup=False)
 
 
 def _name(options: argparse.Namespace) -> str:

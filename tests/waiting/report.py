@@ -18,6 +18,7 @@ _COLUMNS = (
     "stood first",
     "waited",
     "in ERROR",
+    "builds failed at a compute",
     "lost",
     "twice",
     "out of order",
@@ -49,7 +50,7 @@ def row(rounds: Sequence[trial.Round]) -> list[str]:
         sum(each.waiting for each in rounds),
         *(
             sum(len(getattr(each, name)) for each in rounds)
-            for name in ("failed", "lost", "twice", "out_of_order")
+            for name in ("failed", "failed_builds", "lost", "twice", "out_of_order")
         ),
         max((each.over for each in rounds), default=0),
     ]

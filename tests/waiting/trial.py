@@ -39,8 +39,10 @@ class Round:
     :param untold: of which nobody knows whether it did
     :param active_first: that stood when the cloud was full
     :param waiting: that were still BUILD then, without a fault
-    :param failed: that ended in ERROR
-    :param lost: that never stood
+    :param failed: that ended in ERROR and were never at a compute
+    :param failed_builds: that a nova-compute had begun to build, and failed with; as in stock
+        Nova, where its conductor or database goes away meanwhile
+    :param lost: that never stood, failed builds apart
     :param twice: that were built more than once, or held two hosts at a time. An attempt whose
         conductor was killed may leave an allocation, which the next one takes away first
     :param out_of_order: that were placed before one asked for earlier; not judged with faults
@@ -58,6 +60,7 @@ class Round:
     active_first: int
     waiting: int
     failed: tuple[str, ...]
+    failed_builds: tuple[str, ...]
     lost: tuple[str, ...]
     twice: tuple[str, ...]
     out_of_order: tuple[str, ...]
@@ -77,6 +80,8 @@ class Round:
             return False
         if self.faults:
             return True
+        if self.failed_builds:
+            return False
         waits = self.asked - self.slots
         whole = (self.active_first, self.waiting) == (self.slots, waits)
         return whole and not self.out_of_order
@@ -120,7 +125,7 @@ class Trial:
                 self._say("waiting for faults to be over, and for all to have stood")
                 hurt.wait()
                 everybody = asked.ids
-                watch.wait(lambda seen: _have_stood(seen, everybody), _FAULTY_TURN_SECONDS)
+                watch.wait(lambda seen: _have_ended(seen, everybody), _FAULTY_TURN_SECONDS)
             found = self._found(watch, asked, slots, (active, waiting), turns)
             self._empty(watch, asked)
             return attrs.evolve(
@@ -177,6 +182,7 @@ class Trial:
     ) -> Round:
         seen = watch.observed
         builds = [build.server for build in capacity_ledger.builds(self._stack, asked.ids)]
+        in_error = [u for u in asked.ids if seen.of(u).failed is not None]
         pairs = [(seen.of(gone), seen.of(new)) for gone, new in turns if new is not None]
         complete = [(a.freed, b.placed, b.active) for a, b in pairs if a.freed is not None]
         return Round(
@@ -188,8 +194,13 @@ class Trial:
             untold=asked.untold,
             active_first=full[0],
             waiting=full[1],
-            failed=tuple(u for u in asked.ids if seen.of(u).failed is not None),
-            lost=tuple(u for u in asked.ids if seen.of(u).active is None),
+            failed=tuple(u for u in in_error if u not in builds),
+            failed_builds=tuple(u for u in in_error if u in builds),
+            lost=tuple(
+                u
+                for u in asked.ids
+                if seen.of(u).active is None and not (u in in_error and u in builds)
+            ),
             twice=tuple(u for u in asked.ids if builds.count(u) > 1 or seen.of(u).most_hosts > 1),
             out_of_order=tuple(observations.out_of_order(seen, asked.ids[slots:])),
             over=max(seen.over_committed.values(), default=0),
@@ -253,5 +264,6 @@ def _standing(seen: observations.Observations, ids: Sequence[str]) -> int:
     return sum(1 for uuid in ids if seen.of(uuid).active is not None)
 
 
-def _have_stood(seen: observations.Observations, ids: Sequence[str]) -> bool:
-    return all(seen.of(uuid).active is not None for uuid in ids)
+def _have_ended(seen: observations.Observations, ids: Sequence[str]) -> bool:
+    ends = [(seen.of(uuid).active, seen.of(uuid).failed) for uuid in ids]
+    return all(end != (None, None) for end in ends)
