@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two conductors answer, call by call, as Nova's own functions do, and leave what these leave.
+
+Set NODB_PROPERTY_EXAMPLES for more sequences than CI tries.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import pathlib
+import tempfile
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+import hypothesis
+from oslo_utils import timeutils
+
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
+from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
+from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from tests.functional.nova_adapter import cloud
+from tests.functional.nova_adapter.compute_nodes import nova_table
+from tests.functional.nova_adapter.compute_nodes.sequences import calls, cells
+
+_MODES = (cell_modes.NodeMode.STORE, cell_modes.NodeMode.RETIRED)
+
+
+def in_memory() -> Sequence[contract.Synchronizer]:
+    shared = hub.MemoryHub()
+    made = [memory.MemorySynchronizer(shared_hub=shared) for _ in range(2)]
+    for client in made:
+        client.open()
+    return made
+
+
+class SequencesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        cloud.databases()
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        # What a database refuses is told by oslo.db, and by Nova, with all their frames.
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.addCleanup(timeutils.clear_time_override)
+        self.stock = cells.StockCell(self.database("stock"))
+
+    def database(self, name: str) -> Any:
+        return cells.made_database(self.directory / name)
+
+    def served(self, clients: cells.Clients, *modes: cell_modes.NodeMode) -> list[cells.ServedCell]:
+        return [cells.ServedCell(self.database(mode.value), mode, clients) for mode in modes]
+
+    def agree(self, served: Sequence[cells.ServedCell], examples: int) -> None:
+        """Tell stock Nova and cells that are served some sequences."""
+
+        @hypothesis.given(steps=calls.STEPS)
+        @hypothesis.settings(
+            max_examples=examples, deadline=None, suppress_health_check=nova_table.LOADED
+        )
+        def agree(steps: list[calls.Step]) -> None:
+            self.compare(served, steps)
+
+        agree()
+
+    def compare(self, served: Sequence[cells.ServedCell], steps: Sequence[calls.Step]) -> None:
+        for cell in (self.stock, *served):
+            cell.begin()
+        for number, step in enumerate(steps):
+            # What one moment leaves in one of them it leaves in all.
+            timeutils.set_time_override(nova_table.MOMENT + datetime.timedelta(minutes=number))
+            theirs = self.told(self.stock, step)
+            nodes, beside = self.stock.nodes(0), self.stock.beside()
+            for cell in served:
+                where = (cell.name, number, step)
+                self.assertEqual(theirs, self.told(cell, step), where)
+                # Read by the other conductor, at once.
+                self.assertEqual(nodes, cell.nodes(1 - step[0]), where)
+                if cell.mode is cell_modes.NodeMode.STORE:
+                    self.assertEqual(nodes, cell.table(), where)
+                self.assertEqual(beside, cell.beside(), where)
+
+    def told(self, cell: cells.Cell, step: calls.Step) -> Any:
+        which, read_deleted, (name, *arguments) = step
+        context = cell.context(read_deleted)
+        return cell.tell(which, calls.CALLS[name], cell, context, *arguments)
+
+    def test_each_call_answers_and_leaves_what_nova_s_own_does(self) -> None:
+        self.agree(self.served(in_memory, *_MODES), nova_table.EXAMPLES)
+
+    def test_so_it_does_with_a_database_as_the_back_end(self) -> None:
+        path = self.directory / "nodb.sqlite"
+        clients = [
+            sqlalchemy.SQLAlchemySynchronizer(sqlalchemy.SQLOptions(f"sqlite:///{path}"))
+            for _ in range(2)
+        ]
+        for client in clients:
+            client.open()
+            self.addCleanup(client.close)
+
+        def emptied() -> Sequence[contract.Synchronizer]:
+            clients[0].reset()
+            return clients
+
+        self.agree(self.served(emptied, cell_modes.NodeMode.RETIRED), nova_table.EXAMPLES // 4)
