@@ -37,7 +37,7 @@ def in_memory() -> Sequence[contract.Synchronizer]:
     return made
 
 
-class SequencesTest(unittest.TestCase):
+class SequencesCase(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
         cloud.databases()
@@ -53,18 +53,6 @@ class SequencesTest(unittest.TestCase):
 
     def served(self, clients: cells.Clients, *modes: cell_modes.NodeMode) -> list[cells.ServedCell]:
         return [cells.ServedCell(self.database(mode.value), mode, clients) for mode in modes]
-
-    def agree(self, served: Sequence[cells.ServedCell], examples: int) -> None:
-        """Tell stock Nova and cells that are served some sequences."""
-
-        @hypothesis.given(steps=calls.STEPS)
-        @hypothesis.settings(
-            max_examples=examples, deadline=None, suppress_health_check=nova_table.LOADED
-        )
-        def agree(steps: list[calls.Step]) -> None:
-            self.compare(served, steps)
-
-        agree()
 
     def compare(self, served: Sequence[cells.ServedCell], steps: Sequence[calls.Step]) -> None:
         for cell in (self.stock, *served):
@@ -88,6 +76,20 @@ class SequencesTest(unittest.TestCase):
         context = cell.context(read_deleted)
         return cell.tell(which, calls.CALLS[name], cell, context, *arguments)
 
+
+class SequencesTest(SequencesCase):
+    def agree(self, served: Sequence[cells.ServedCell], examples: int) -> None:
+        """Tell stock Nova and cells that are served some sequences."""
+
+        @hypothesis.given(steps=calls.STEPS)
+        @hypothesis.settings(
+            max_examples=examples, deadline=None, suppress_health_check=nova_table.LOADED
+        )
+        def agree(steps: list[calls.Step]) -> None:
+            self.compare(served, steps)
+
+        agree()
+
     def test_each_call_answers_and_leaves_what_nova_s_own_does(self) -> None:
         self.agree(self.served(in_memory, *_MODES), nova_table.EXAMPLES)
 
@@ -106,3 +108,18 @@ class SequencesTest(unittest.TestCase):
             return clients
 
         self.agree(self.served(emptied, cell_modes.NodeMode.RETIRED), nova_table.EXAMPLES // 4)
+
+
+class FoundTest(SequencesCase):
+    """What random sequences found, each by what it was about."""
+
+    def test_ratios_are_filled_whatever_the_context_reads(self) -> None:
+        empty = {"host": "h1", "hypervisor_hostname": "n1", "uuid": nova_table.UUIDS[0]}
+        self.compare(
+            self.served(in_memory, *_MODES),
+            [
+                (0, "no", ("insert", empty)),
+                (1, "only", ("fill_ratios", 1)),
+                (0, "yes", ("fill_ratios", 1)),
+            ],
+        )
