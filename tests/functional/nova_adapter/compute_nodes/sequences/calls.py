@@ -312,5 +312,5 @@ STEPS = st.builds(
     lambda *parts: [step for part in parts for step in part],
     st.lists(_step("add_service"), max_size=2),
     st.lists(_step("create"), min_size=1, max_size=3),
-    st.lists(_any_step, min_size=8, max_size=24),
+    st.lists(_any_step, min_size=6, max_size=18),
 )

@@ -53,6 +53,22 @@ def made_database(path: pathlib.Path) -> Any:
     return main_db.create_context_manager(url)
 
 
+class KnownSchemas:
+    """What archiving reads of a database's schema each time, read once: it takes longest."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, sa.MetaData] = {}
+        self._reflect = sa.MetaData.reflect
+
+    def reflect(self, wanted: sa.MetaData, bind: Any, **others: Any) -> None:
+        """Stand for ``MetaData.reflect``."""
+        known = self._known.get(str(bind.url))
+        if known is None or others:
+            known = self._known[str(bind.url)] = sa.MetaData()
+            self._reflect(known, bind, **others)
+        vars(wanted).update(vars(known))
+
+
 class Cell(abc.ABC):
     """What is told calls, and shows what they left.
 
@@ -92,12 +108,11 @@ class Cell(abc.ABC):
     def nodes(self, which: int) -> list[dict[str, Any]]:
         """Return all rows of compute nodes, live and deleted, as a conductor reads them."""
 
-    def beside(self) -> list[list[tuple[Any, ...]]]:
-        """Return the rows of services and of the archive, as the file has them."""
-        own = ("services", *(f"shadow_{each.name}" for each in _TABLES))
+    def kept(self, *names: str) -> list[list[tuple[Any, ...]]]:
+        """Return the rows of some tables, or else of services and archives, as the file has them."""
         return [
             self._file.execute(f"SELECT {_columns(name)} FROM {name} ORDER BY id").fetchall()
-            for name in own
+            for name in names or ("services", *(f"shadow_{each.name}" for each in _TABLES))
         ]
 
     def table(self) -> list[dict[str, Any]]:

@@ -13,8 +13,10 @@ import tempfile
 import unittest
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import hypothesis
+import sqlalchemy as sa
 from oslo_utils import timeutils
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
@@ -46,6 +48,9 @@ class SequencesCase(unittest.TestCase):
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         self.addCleanup(timeutils.clear_time_override)
+        schemas = cells.KnownSchemas()
+        read_once = lambda meta, bind=None, **others: schemas.reflect(meta, bind, **others)  # noqa: E731
+        self.enterContext(mock.patch.object(sa.MetaData, "reflect", read_once))
         self.stock = cells.StockCell(self.database("stock"))
 
     def database(self, name: str) -> Any:
@@ -61,15 +66,16 @@ class SequencesCase(unittest.TestCase):
             # What one moment leaves in one of them it leaves in all.
             timeutils.set_time_override(nova_table.MOMENT + datetime.timedelta(minutes=number))
             theirs = self.told(self.stock, step)
-            nodes, beside = self.stock.nodes(0), self.stock.beside()
+            nodes, kept = self.stock.nodes(0), self.stock.kept()
+            table = self.stock.kept("compute_nodes")
             for cell in served:
                 where = (cell.name, number, step)
                 self.assertEqual(theirs, self.told(cell, step), where)
                 # Read by the other conductor, at once.
                 self.assertEqual(nodes, cell.nodes(1 - step[0]), where)
                 if cell.mode is cell_modes.NodeMode.STORE:
-                    self.assertEqual(nodes, cell.table(), where)
-                self.assertEqual(beside, cell.beside(), where)
+                    self.assertEqual(table, cell.kept("compute_nodes"), where)
+                self.assertEqual(kept, cell.kept(), where)
 
     def told(self, cell: cells.Cell, step: calls.Step) -> Any:
         which, read_deleted, (name, *arguments) = step
