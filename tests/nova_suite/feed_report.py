@@ -2,9 +2,9 @@
 """Print what the tests of a run waited for the feed, read, and fell back for.
 
 Ends with status 1 if a wait failed, a write was not reported in a test that
-``expected/unheard_rows.txt`` does not name, a test fell back or read a database that ``expected/fallbacks.txt`` does not name, a conductor
-allocated without a claim, or none claimed in a test of
-``expected/outside_claims.txt``.
+``expected/unheard_rows.txt`` does not name, a test fell back or read a database
+that ``expected/fallbacks.txt`` does not name, a conductor allocated without a
+claim, or none claimed in a test of ``expected/outside_claims.txt``.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 from nova import context as nova_context
@@ -53,20 +54,19 @@ def made_database(path: pathlib.Path) -> Any:
     return main_db.create_context_manager(url)
 
 
-class KnownSchemas:
-    """What archiving reads of a database's schema each time, read once: it takes longest."""
+def schemas_read_once() -> contextlib.AbstractContextManager[Any]:
+    """Have archiving read each database's schema once, which takes it longer than all its work."""
+    known: dict[str, sa.MetaData] = {}
+    reflect = sa.MetaData.reflect
 
-    def __init__(self) -> None:
-        self._known: dict[str, sa.MetaData] = {}
-        self._reflect = sa.MetaData.reflect
+    def read(wanted: sa.MetaData, bind: Any) -> None:
+        url = str(bind.url)
+        if url not in known:
+            known[url] = sa.MetaData()
+            reflect(known[url], bind)
+        vars(wanted).update(vars(known[url]))
 
-    def reflect(self, wanted: sa.MetaData, bind: Any, **others: Any) -> None:
-        """Stand for ``MetaData.reflect``."""
-        known = self._known.get(str(bind.url))
-        if known is None or others:
-            known = self._known[str(bind.url)] = sa.MetaData()
-            self._reflect(known, bind, **others)
-        vars(wanted).update(vars(known))
+    return mock.patch.object(sa.MetaData, "reflect", read)
 
 
 class Cell(abc.ABC):
@@ -109,7 +109,7 @@ class Cell(abc.ABC):
         """Return all rows of compute nodes, live and deleted, as a conductor reads them."""
 
     def kept(self, *names: str) -> list[list[tuple[Any, ...]]]:
-        """Return the rows of some tables, or else of services and archives, as the file has them."""
+        """Return rows as the file has them, of some tables, or of services and archives."""
         return [
             self._file.execute(f"SELECT {_columns(name)} FROM {name} ORDER BY id").fetchall()
             for name in names or ("services", *(f"shadow_{each.name}" for each in _TABLES))

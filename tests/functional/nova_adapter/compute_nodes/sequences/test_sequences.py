@@ -11,12 +11,11 @@ import logging
 import pathlib
 import tempfile
 import unittest
+import warnings
 from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import hypothesis
-import sqlalchemy as sa
 from oslo_utils import timeutils
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
@@ -47,10 +46,11 @@ class SequencesCase(unittest.TestCase):
         # What a database refuses is told by oslo.db, and by Nova, with all their frames.
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
+        # Nova's models hold timeutils' function itself, which is told the time in a way of old.
+        self.enterContext(warnings.catch_warnings())
+        warnings.simplefilter("ignore", DeprecationWarning)
         self.addCleanup(timeutils.clear_time_override)
-        schemas = cells.KnownSchemas()
-        read_once = lambda meta, bind=None, **others: schemas.reflect(meta, bind, **others)  # noqa: E731
-        self.enterContext(mock.patch.object(sa.MetaData, "reflect", read_once))
+        self.enterContext(cells.schemas_read_once())
         self.stock = cells.StockCell(self.database("stock"))
 
     def database(self, name: str) -> Any:
