@@ -201,6 +201,17 @@ STAGES = (
         work.Tests("functional/synchronizer", only=_TWINS, again=True),
     ),
     Stage(
+        "node_sequences",
+        When.ALL,
+        10800,
+        "10,000 sequences of calls on compute nodes: records answer as stock Nova does",
+        work.Tests(
+            "functional/nova_adapter",
+            only=r"\.sequences\.test_sequences\.SequencesTest\.",
+            variables={"NODB_PROPERTY_EXAMPLES": "10000"},
+        ),
+    ),
+    Stage(
         "nova_all",
         When.ALL,
         10800,

@@ -172,6 +172,8 @@ class Tests(Work):
     but: str = ""
     #: Whether a few that ran out of patience may be tried again.
     again: bool = False
+    #: Of the tests' environment.
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def do(self, task: Task) -> None:
         tests = f"tests/{self.directory}"
@@ -187,7 +189,7 @@ class Tests(Work):
         status = task.limited(
             [*stestr, "run", "--concurrency", str(task.workers), "--slowest", *selected],
             log,
-            variables=_NO_AUTHORITIES,
+            variables={**_NO_AUTHORITIES, **self.variables},
         )
         _last(repository, stream, log)
         timings.keep(task.run.state, task.stage, repository)

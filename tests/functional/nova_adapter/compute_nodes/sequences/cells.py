@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cell of stock Nova, and cells whose compute nodes are records, told the same calls.
 
-Each has a small database of its own in SQLite, with the archive of what it has. Nova's own
+Each has a small database of its own, with the archive of what it has. That of Nova's own
 is the process's: a creation that brings a node back asks for it without a cell.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import pathlib
+import functools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -36,9 +36,8 @@ _TABLES = (_NODES, models.Service.__table__)
 Clients = Callable[[], Sequence[contract.Synchronizer]]
 
 
-def made_database(path: pathlib.Path) -> Any:
-    """Make a cell's tables and their archive in a file; return Nova's manager of it."""
-    url = f"sqlite:///{path}"
+def made_database(url: str) -> Any:
+    """Make a cell's tables and their archive in an empty database; return Nova's manager of it."""
     metadata = sa.MetaData()
     for table in (*_TABLES, models.PciDevice.__table__):
         # No id is given twice, as by the databases of operators.
@@ -48,8 +47,9 @@ def made_database(path: pathlib.Path) -> Any:
         sa.Table(f"shadow_{table.name}", metadata, *columns)
     engine = sa.create_engine(url)
     metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(sa.text("PRAGMA journal_mode = WAL"))
+    if engine.dialect.name == "sqlite":
+        with engine.begin() as connection:
+            connection.execute(sa.text("PRAGMA journal_mode = WAL"))
     engine.dispose()
     return main_db.create_context_manager(url)
 
@@ -81,15 +81,17 @@ class Cell(abc.ABC):
     def __init__(self, manager: Any) -> None:
         self._manager = manager
         self._engine = manager.writer.get_engine()
-        self._file = sqlite3.connect(
-            self._engine.url.database, isolation_level=None, check_same_thread=False
-        )
         self.held: dict[Any, Any] = {}
 
     def begin(self) -> None:
         """Have nothing."""
         self.held.clear()
-        cloud.clear(str(self._engine.url))
+        if self._engine.dialect.name == "sqlite":
+            cloud.clear(str(self._engine.url))
+            return
+        with table_tripwire.own_statements(), self._engine.begin() as connection:
+            for table in _TABLES:
+                connection.execute(sa.delete(table))
 
     @abc.abstractmethod
     def context(self, read_deleted: str = "no") -> Any:
@@ -109,11 +111,14 @@ class Cell(abc.ABC):
         """Return all rows of compute nodes, live and deleted, as a conductor reads them."""
 
     def kept(self, *names: str) -> list[list[tuple[Any, ...]]]:
-        """Return rows as the file has them, of some tables, or of services and archives."""
-        return [
-            self._file.execute(f"SELECT {_columns(name)} FROM {name} ORDER BY id").fetchall()
-            for name in names or ("services", *(f"shadow_{each.name}" for each in _TABLES))
-        ]
+        """Return rows as SQLite has them, of some tables, or of services and archives."""
+        names = names or ("services", *(f"shadow_{each.name}" for each in _TABLES))
+        queries = (f"SELECT {_columns(name)} FROM {name} ORDER BY id" for name in names)
+        return [self._file.execute(query).fetchall() for query in queries]
+
+    @functools.cached_property
+    def _file(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._engine.url.database, isolation_level=None)
 
     def table(self) -> list[dict[str, Any]]:
         """Return the rows of Nova's table of compute nodes."""

@@ -23,6 +23,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.testing import servers
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import nova_table
 from tests.functional.nova_adapter.compute_nodes.sequences import calls, cells
@@ -54,7 +55,7 @@ class SequencesCase(unittest.TestCase):
         self.stock = cells.StockCell(self.database("stock"))
 
     def database(self, name: str) -> Any:
-        return cells.made_database(self.directory / name)
+        return cells.made_database(f"sqlite:///{self.directory / name}")
 
     def served(self, clients: cells.Clients, *modes: cell_modes.NodeMode) -> list[cells.ServedCell]:
         return [cells.ServedCell(self.database(mode.value), mode, clients) for mode in modes]
@@ -114,6 +115,34 @@ class SequencesTest(SequencesCase):
             return clients
 
         self.agree(self.served(emptied, cell_modes.NodeMode.RETIRED), nova_table.EXAMPLES // 4)
+
+
+class TableOnServersTest(SequencesCase):
+    """Where operators' databases hold the table, it is as the records behind each call."""
+
+    def test_on_mariadb(self) -> None:
+        self.agree(self.enterContext(servers.MariaDB()).url)
+
+    def test_on_postgresql(self) -> None:
+        self.agree(self.enterContext(servers.PostgreSQL()).url)
+
+    def agree(self, url: str) -> None:
+        cell = cells.ServedCell(cells.made_database(url), cell_modes.NodeMode.STORE, in_memory)
+
+        @hypothesis.given(steps=calls.STEPS)
+        @hypothesis.settings(
+            max_examples=nova_table.EXAMPLES // 8,
+            deadline=None,
+            suppress_health_check=nova_table.LOADED,
+        )
+        def agree(steps: list[calls.Step]) -> None:
+            cell.begin()
+            for number, step in enumerate(steps):
+                timeutils.set_time_override(nova_table.MOMENT + datetime.timedelta(minutes=number))
+                self.told(cell, step)
+                self.assertEqual(cell.table(), cell.nodes(1 - step[0]), (number, step))
+
+        agree()
 
 
 class FoundTest(SequencesCase):
