@@ -74,6 +74,22 @@ class FaultsTest(WritesCase):
         [row] = self.other.queries.compute_node_get_all(nova_table.context("yes"))
         self.assertEqual(made.id, row["deleted"])
 
+    def test_ratios_of_a_node_that_is_deleted_meanwhile_stay_empty(self) -> None:
+        made = self.one.writer.compute_node_create(self.context, self.values())
+        client: Any = self.one.synchronizer
+        read = client.read
+
+        def late(keys: Any) -> Any:
+            client.read = read
+            self.other.writer.compute_node_delete(self.context, made.id)
+            return read(keys)
+
+        client.read = late
+        ratios = {"cpu_allocation_ratio": 4.0}
+        self.assertEqual([], self.one.writer.fill_empty_ratios(self.context, 9, ratios))
+        [row] = self.other.queries.compute_node_get_all(nova_table.context("yes"))
+        self.assertEqual((made.id, None), (row["deleted"], row["cpu_allocation_ratio"]))
+
     def test_rows_of_a_cell_that_was_never_brought_are_not_absent(self) -> None:
         lost = conductors.conductor(self.client(hub.MemoryHub()))
         with self.assertRaises(row_replica.CellNotHeld):

@@ -253,7 +253,7 @@ def _read(name: str, *given: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[
     return st.tuples(st.just(name), *given)
 
 
-_READS: Mapping[str, st.SearchStrategy[tuple[Any, ...]]] = {
+READS: Mapping[str, st.SearchStrategy[tuple[Any, ...]]] = {
     name: _read(name, *given)
     for name, given in {
         "compute_node_get": (_ids,),
@@ -292,7 +292,7 @@ _ARGUMENTS: Mapping[str, tuple[int, st.SearchStrategy[tuple[Any, ...]]]] = {
     "insert": (2, st.tuples(st.builds(_inserted, st.sampled_from([*_UUIDS, None]), _written))),
     "update": (2, st.tuples(_ids, _written)),
     "delete": (2, st.tuples(_ids, st.sampled_from([(), (), ("h1",), ("h2", "H1")]))),
-    "read": (6, st.sampled_from(sorted(_READS)).flatmap(lambda name: _READS[name])),
+    "read": (6, st.sampled_from(sorted(READS)).flatmap(lambda name: READS[name])),
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import hypothesis
 from oslo_utils import timeutils
 
-from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
+from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes, row_queries
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver as memory
@@ -115,6 +115,40 @@ class SequencesTest(SequencesCase):
             return clients
 
         self.agree(self.served(emptied, cell_modes.NodeMode.RETIRED), nova_table.EXAMPLES // 4)
+
+    def test_every_read_is_told(self) -> None:
+        self.assertEqual(set(row_queries.READS), set(calls.READS))
+
+    def test_a_node_lives_moves_goes_with_its_service_comes_back_and_is_archived(self) -> None:
+        uuid = nova_table.UUIDS[0]
+        ratios = {f"{kind}_allocation_ratio": 1.0 for kind in ("cpu", "ram", "disk")}
+        values = {"host": "h1", "hypervisor_hostname": "n1", **ratios}
+        told = (
+            (("add_service", 0, "h1", "nova-compute"), None),
+            (("create", uuid, values), None),
+            (("discover",), [1]),
+            (("note_mapped",), None),
+            (("destroy_service", 1), None),
+            (("look", uuid), "ComputeHostNotFound"),
+            (("undelete", uuid), None),
+            (("move", "n1", "h2"), None),
+            (("destroy", uuid), "ObjectActionError"),
+            (("look", uuid), None),
+            (("destroy", uuid), None),
+            (("archive", 99, None), {"compute_nodes": 1, "services": 1}),
+            (("create", uuid, values), None),
+        )
+        self.compare(
+            self.served(in_memory, *_MODES),
+            [(number % 2, "no", call) for number, (call, _answer) in enumerate(told)],
+        )
+        # So that what is alike is what is meant.
+        self.stock.begin()
+        for call, wanted in told:
+            answer = self.told(self.stock, (0, "no", call))
+            if wanted is not None:
+                self.assertEqual(wanted, answer[0] if isinstance(wanted, str) else answer)
+        self.assertEqual([2], [row["id"] for row in self.stock.nodes(0)])
 
 
 class TableOnServersTest(SequencesCase):
