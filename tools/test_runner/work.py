@@ -312,6 +312,8 @@ class Nova(Work):
     selection: str
     #: The release; None: the one of this run, in this environment.
     release: str | None = None
+    #: What answers for compute nodes, as ``[nodb_scheduler] compute_nodes``.
+    compute_nodes: str = "mirror"
 
     def do(self, task: Task) -> None:
         out, log = task.directory, task.directory / "run.log"
@@ -324,7 +326,10 @@ class Nova(Work):
         status = task.limited(
             ["tools/nova_functional.sh", *what, "--concurrency", str(task.workers), *own],
             log,
-            variables={"NODB_VENVS": task.run.state / "venvs"},
+            variables={
+                "NODB_VENVS": str(task.run.state / "venvs"),
+                "NOVA_SUITE_COMPUTE_NODES": self.compute_nodes,
+            },
         )
         timings.keep(task.run.state, task.stage, results)
         differs = re.findall(
