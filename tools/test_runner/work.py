@@ -172,6 +172,8 @@ class Tests(Work):
     but: str = ""
     #: Whether a few that ran out of patience may be tried again.
     again: bool = False
+    #: Of the tests' environment.
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def do(self, task: Task) -> None:
         tests = f"tests/{self.directory}"
@@ -187,7 +189,7 @@ class Tests(Work):
         status = task.limited(
             [*stestr, "run", "--concurrency", str(task.workers), "--slowest", *selected],
             log,
-            variables=_NO_AUTHORITIES,
+            variables={**_NO_AUTHORITIES, **self.variables},
         )
         _last(repository, stream, log)
         timings.keep(task.run.state, task.stage, repository)
@@ -310,6 +312,8 @@ class Nova(Work):
     selection: str
     #: The release; None: the one of this run, in this environment.
     release: str | None = None
+    #: What answers for compute nodes, as ``[nodb_scheduler] compute_nodes``.
+    compute_nodes: str = "mirror"
 
     def do(self, task: Task) -> None:
         out, log = task.directory, task.directory / "run.log"
@@ -322,7 +326,10 @@ class Nova(Work):
         status = task.limited(
             ["tools/nova_functional.sh", *what, "--concurrency", str(task.workers), *own],
             log,
-            variables={"NODB_VENVS": task.run.state / "venvs"},
+            variables={
+                "NODB_VENVS": str(task.run.state / "venvs"),
+                "NOVA_SUITE_COMPUTE_NODES": self.compute_nodes,
+            },
         )
         timings.keep(task.run.state, task.stage, results)
         differs = re.findall(
