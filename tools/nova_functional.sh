@@ -10,6 +10,9 @@ usage() {
     cat <<EOF
 usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
 
+With NOVA_SUITE_COMPUTE_NODES=store or retired records answer for compute nodes, with the plugin
+and with --stock; with NOVA_SUITE_HEARTBEATS=both or store heartbeats are stored.
+
   --nova N          the release, for the expected lists and the virtual environment
   --selection NAME  a list in tests/nova_suite/selections: $(cd "$suite/selections" && ls | sed 's/\.txt$//' | tr '\n' ' ')
   --file LIST       a list of modules, classes or tests, one a line
@@ -126,7 +129,8 @@ if [ "$failed" -gt 0 ] && [ "$failed" -le "$again_at_most" ]; then
 fi
 expected=$suite/expected/nova$nova
 status=0
-compare=(compare --expected "$expected" --selection "$list")
+compare=(compare --expected "$expected" --selection "$list"
+    --compute-nodes "${NOVA_SUITE_COMPUTE_NODES:-mirror}")
 if [ "$mode" != stock ]; then
     compare+=(--plugin)
     "$venv/bin/python" -m tests.nova_suite.feed_report "$results" || status=1
@@ -137,7 +141,7 @@ if [ "$record" = yes ]; then
         "${tool[@]}" unsettled --selection "$list" > "$results/unsettled.txt"
         if [ -s "$results/unsettled.txt" ]; then
             # It differs from what is expected so far: that is why it is recorded.
-            env -u NOVA_SUITE_PLUGIN "$root/tools/nova_functional.sh" --nova "$nova" --stock \
+            env -u NOVA_SUITE_PLUGIN -u NOVA_SUITE_COMPUTE_NODES "$root/tools/nova_functional.sh" --nova "$nova" --stock \
                 --file "$results/unsettled.txt" --threading "$threading" --venv "$venv" \
                 --concurrency "$concurrency" --results "$results/stock" || true
         fi

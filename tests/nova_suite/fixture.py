@@ -60,6 +60,9 @@ def install() -> None:
     # Once and for good: Nova's own clean-up leaves registered classes in place.
     # Without a reporter installed they do nothing but what Nova's do.
     nova_objects.register()
+    # Nova's fixtures replace it, and put back a plain function where it is inherited.
+    lookup = nova_objects.HostMapping._get_by_host_from_db
+    nova_objects.HostMapping._get_by_host_from_db = staticmethod(lookup)
     template = _Template()
     original = nova_test.TestCase.setUp
 

@@ -135,6 +135,7 @@ def main() -> int:
     parser.add_argument("--selection", type=pathlib.Path)
     parser.add_argument("--stock", type=pathlib.Path, help="stock's lists of what was unsettled")
     parser.add_argument("--plugin", action="store_true", help="the run was with the plugin")
+    parser.add_argument("--compute-nodes", default="mirror", help="what answered for compute nodes")
     arguments = parser.parse_args()
     if arguments.command == "file":
         return file_stream(arguments.results)
@@ -151,7 +152,7 @@ def main() -> int:
         arguments.results,
         arguments.expected,
         selection.read(arguments.selection),
-        selection.excluded() if arguments.plugin else [],
+        selection.left_out(arguments.plugin, arguments.compute_nodes),
     )
 
 

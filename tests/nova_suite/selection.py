@@ -18,6 +18,15 @@ def excluded() -> list[str]:
     return read(SELECTIONS / "excluded.txt")
 
 
+def left_out(with_plugin: bool, nodes: str) -> list[str]:
+    """Return the tests that a run leaves out; the files say why.
+
+    :param nodes: what answers for compute nodes: ``mirror``, ``store`` or ``retired``
+    """
+    served = [] if nodes == "mirror" else read(SELECTIONS / "excluded_served.txt")
+    return [*(excluded() if with_plugin else []), *served]
+
+
 def covers(names: list[str], test_id: str) -> bool:
     """Tell whether a test belongs to a selection (it or a prefix of it is named)."""
     return any(test_id == name or test_id.startswith(name + ".") for name in names)

@@ -238,6 +238,17 @@ STAGES = (
         workers=0.5,
     ),
     Stage(
+        "node_sequences",
+        When.ALL,
+        10800,
+        "10,000 sequences of calls on compute nodes: records answer as stock Nova does",
+        work.Tests(
+            "functional/nova_adapter",
+            only=r"\.sequences\.test_sequences\.SequencesTest\.",
+            variables={"NODB_PROPERTY_EXAMPLES": "10000"},
+        ),
+    ),
+    Stage(
         "nova_all",
         When.ALL,
         10800,
@@ -257,6 +268,20 @@ STAGES = (
         3600,
         "each way in which a claim ends, by Nova's own tests with the plugin",
         work.Nova("endings"),
+    ),
+    Stage(
+        "nova_store",
+        When.ALL,
+        7200,
+        "Nova's tests of compute nodes, answered by records, the table behind them",
+        work.Nova("nodes", compute_nodes="store"),
+    ),
+    Stage(
+        "nova_retired",
+        When.ALL,
+        7200,
+        "Nova's tests of compute nodes, answered by records, the table away",
+        work.Nova("nodes", compute_nodes="retired"),
     ),
     Stage("nova31", When.ALL, 3600, "smoke selection of Nova 31", work.Nova("smoke", "31")),
     Stage("nova32", When.ALL, 3600, "smoke selection of Nova 32", work.Nova("smoke", "32")),

@@ -184,6 +184,8 @@ class Tests(Work):
     #: Whether a few that ran out of patience may be tried again.
     again: bool = False
     beside: Beside | None = None
+    #: Of the tests' environment.
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def do(self, task: Task) -> None:
         tests = f"tests/{self.directory}"
@@ -191,7 +193,7 @@ class Tests(Work):
             task.fails(tests, f"there is no {tests}")
             return
         try:
-            variables = {**_NO_AUTHORITIES, **self._beside(task)}
+            variables = {**_NO_AUTHORITIES, **self.variables, **self._beside(task)}
         except environment.Failed as error:
             task.fails(tests, str(error))
             return
@@ -336,6 +338,8 @@ class Nova(Work):
     selection: str
     #: The release; None: the one of this run, in this environment.
     release: str | None = None
+    #: What answers for compute nodes, as ``[nodb_scheduler] compute_nodes``.
+    compute_nodes: str = "mirror"
 
     def do(self, task: Task) -> None:
         out, log = task.directory, task.directory / "run.log"
@@ -348,7 +352,10 @@ class Nova(Work):
         status = task.limited(
             ["tools/nova_functional.sh", *what, "--concurrency", str(task.workers), *own],
             log,
-            variables={"NODB_VENVS": task.run.state / "venvs"},
+            variables={
+                "NODB_VENVS": str(task.run.state / "venvs"),
+                "NOVA_SUITE_COMPUTE_NODES": self.compute_nodes,
+            },
         )
         timings.keep(task.run.state, task.stage, results)
         differs = re.findall(

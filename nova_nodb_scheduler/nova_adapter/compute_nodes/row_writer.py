@@ -212,14 +212,23 @@ class RowWriter:
         def is_empty(row: node_rows.Row) -> bool:
             return any(not row[name] for name in ratios)
 
+        def change(row: node_rows.Row | None) -> node_rows.Row | None:
+            # Of the live ones, whatever the context reads; others may be faster.
+            if row is None or not node_rows.is_live(row):
+                return None
+            missing = {name: ratio for name, ratio in ratios.items() if not row[name]}
+            return node_rows.updated(row, missing)
+
         with self._source.rows(context) as index:
-            found = [row for _key, row in index.select(False, is_empty)][:max_count]
+            keys = [key for key, _row in index.select(False, is_empty)][:max_count]
         filled = []
-        for row in found:
-            values = {name: ratio for name, ratio in ratios.items() if not row[name]}
-            made = self.compute_node_update(context, row["id"], values)
-            orm.make_transient_to_detached(made)
-            filled.append(made)
+        for key in keys:
+            row_key = records.RecordKey(row_records.NODE_ROWS.name, key)
+            row = self._edit(context, row_key, change)
+            if row is not None:
+                made = row_queries.as_model(row)
+                orm.make_transient_to_detached(made)
+                filled.append(made)
         return filled
 
     def forget_archived(self, context: Any) -> int:

@@ -3,7 +3,7 @@
 
 Beside the plugin or without it: ``NOVA_SUITE_COMPUTE_NODES`` is ``store``, where Nova's table is
 written behind the records, or ``retired``, where it is renamed away with the first call for its
-database. Tests that cannot hold so stand in :data:`EXCEPTIONS`, each with its reason.
+database. Tests that cannot hold so stand in ``selections/excluded_served.txt``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fixtures
@@ -123,23 +122,3 @@ def _rename_back(engine: Any) -> None:
 
 def _comparison_of(_context: Any) -> text_comparison.TextComparison:
     return text_comparison.SQLITE
-
-
-_API = "nova.tests.unit.db.main.test_api"
-
-#: Tests that say how Nova sends a query, or fill its table by themselves: by the mode, why.
-EXCEPTIONS: Mapping[str, Mapping[str, str]] = {
-    "store": {
-        f"{_API}.ComputeNodeTestCase.test_compute_node_get_model": (
-            "puts a mock in the place of the query that a function sends"
-        ),
-    },
-    "retired": {},
-}
-
-
-def excepted(mode: str) -> Iterator[str]:
-    """Give the ids of tests that cannot hold in a mode; what ``store`` lacks ``retired`` does."""
-    yield from EXCEPTIONS["store"]
-    if mode == "retired":
-        yield from EXCEPTIONS["retired"]

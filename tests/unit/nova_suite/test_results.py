@@ -97,4 +97,5 @@ class TestSelections(unittest.TestCase):
         stock: set[str] = set()
         for path in (selection.EXPECTED / "nova34").glob("*.txt"):
             stock |= set(path.read_text().splitlines())
-        self.assertEqual(set(), set(selection.excluded()) - stock)
+        for nodes in ("mirror", "store", "retired"):
+            self.assertEqual(set(), set(selection.left_out(True, nodes)) - stock)

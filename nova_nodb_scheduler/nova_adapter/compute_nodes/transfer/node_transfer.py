@@ -399,6 +399,8 @@ class NodeTransfer:
                 refusals += transfer_refusals.of_unheld(rows, held.uuids())
             ids = set(held.uuids())
         refusals += transfer_refusals.of_devices(table.devices(), ids)
+        if not keep_table:
+            refusals += transfer_refusals.of_keys(table.other_keys())
         turn = cell_modes.Turn(cell)
         steps = [self._import_step(context, turn, comparison)]
         if not keep_table:

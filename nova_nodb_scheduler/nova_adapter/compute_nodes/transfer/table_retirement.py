@@ -136,6 +136,18 @@ class CellTable:
         with self._transaction() as connection:
             return _foreign_key(connection)
 
+    def other_keys(self) -> list[str]:
+        """Return the foreign keys of others that point at it, by their tables."""
+        with self._transaction() as connection:
+            inspector = sa.inspect(connection)
+            return sorted(
+                f"{found['name'] or 'a nameless key'} of {table}"
+                for (_schema, table), keys in inspector.get_multi_foreign_keys().items()
+                for found in keys
+                if found["referred_table"] in (NAME, AWAY_NAME)
+                and (table, found["constrained_columns"]) != (_DEVICES.name, [_COLUMN])
+            )
+
     def counts(self) -> tuple[int, int]:
         """Return how many live rows it has, and how many soft-deleted ones.
 

@@ -145,6 +145,22 @@ def of_devices(devices: Mapping[int, Sequence[int]], held: Collection[int]) -> l
     ]
 
 
+def of_keys(others: Sequence[str]) -> list[Refusal]:
+    """Say which foreign keys keep the table from being emptied.
+
+    :param others: that point at it, beside Nova's own, by name
+    """
+    if not others:
+        return []
+    return [
+        Refusal(
+            "Foreign keys of your own point at compute_nodes",
+            tuple(others),
+            "Drop them: no row that they name can go from the table. They may come back with it.",
+        )
+    ]
+
+
 def of_records(unreadable: Collection[str]) -> list[Refusal]:
     """Say which records cannot be read.
 

@@ -161,12 +161,14 @@ class OnSQLite(CellDatabaseCase):
 
 
 class OnMariaDB(CellDatabaseCase):
+    #: Of a server that no other test has, to be hurt.
+    IS_PRIVATE = False
     server: Any
 
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        database = cls.enterClassContext(servers.MariaDB())
+        database = cls.enterClassContext(servers.MariaDB(private=cls.IS_PRIVATE))
         cls.url, cls.server = database.url, database.server
         migrate(cls.url)
 

@@ -16,9 +16,8 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes import (
     row_queries,
     row_replica,
     row_writer,
-    text_comparison,
 )
-from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import served_functions
+from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import node_serving, served_functions
 from nova_nodb_scheduler.synchronizer import contract
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import nova_table
@@ -47,7 +46,7 @@ def conductor(
     on_written: Callable[[Any, records.RecordKey], None] = lambda context, key: None,
     mode: cell_modes.NodeMode = cell_modes.NodeMode.STORE,
 ) -> Conductor:
-    """Make a conductor of cell1, whose database is that of Nova's table.
+    """Make a conductor of cell1, whose database is the one that a context is for.
 
     :param synchronizer: open
     :param mode: as it is configured
@@ -56,9 +55,7 @@ def conductor(
     def cell_of(_context: Any) -> str:
         return cloud.CELL1
 
-    def comparison_of(_context: Any) -> text_comparison.TextComparison:
-        return nova_table.comparison()
-
+    comparison_of = node_serving.comparison_of
     replica = row_replica.RowReplica(synchronizer, cell_of, comparison_of, mode=mode)
     writer = row_writer.RowWriter(
         synchronizer,
@@ -79,8 +76,13 @@ def prepare(
     conductor: Conductor,
     above: int = 0,
     mode: cell_modes.NodeMode = cell_modes.NodeMode.STORE,
+    context: Any = None,
 ) -> None:
-    """Have the back end answer for cell1, with ids above one."""
+    """Have the back end answer for cell1, with ids above one.
+
+    :param context: for its database, if that is not the one of Nova's table
+    """
     modes = cell_modes.CellModes(conductor.synchronizer)
-    modes.prepare(cloud.CELL1, nova_table.comparison(), above)
+    comparison = node_serving.comparison_of(context or nova_table.context())
+    modes.prepare(cloud.CELL1, comparison, above)
     modes.record(cloud.CELL1, mode)

@@ -134,9 +134,11 @@ def answer_of(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return rows, models and lists of them as dictionaries and lists."""
+    """Return rows, models, objects and lists of them as dictionaries and lists."""
     if isinstance(value, list):
         return [plain(each) for each in value]
+    if isinstance(value, objects.base.NovaObject):
+        return value.obj_to_primitive()
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (models.ComputeNode, models.Service)):

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import sqlalchemy as sa
 from nova.db.main import api as main_db
+from oslo_db import exception as db_exception
+from sqlalchemy import event
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
@@ -348,6 +351,55 @@ class OnMariaDBTest(_WithSequence, cell_databases.OnMariaDB):
 
 class OnPostgreSQLTest(_WithSequence, cell_databases.OnPostgreSQL):
     """Nothing of its own."""
+
+
+class KilledServerTest(transfer_case.TransferCase, cell_databases.OnMariaDB):
+    """The server of the cell's database is killed in the midst of what changes its schema."""
+
+    IS_PRIVATE = True
+    #: Statements that change the table's place, its key or its rows.
+    CHANGES = ("ALTER TABLE", "RENAME TABLE", "DELETE FROM", "INSERT INTO")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.killed: set[tuple[str, str]] = set()
+        for moment in ("before", "after"):
+            listener = functools.partial(self.kill_once, moment)
+            event.listen(sa.Engine, f"{moment}_cursor_execute", listener)
+            self.addCleanup(event.remove, sa.Engine, f"{moment}_cursor_execute", listener)
+
+    def kill_once(self, moment: str, _connection: Any, _cursor: Any, text: str, *_: Any) -> None:
+        """Kill it before it is sent such a statement, and another time before it commits it."""
+        change = next((each for each in self.CHANGES if text.lstrip().startswith(each)), None)
+        if self.is_armed and change and (moment, change) not in self.killed:
+            self.killed.add((moment, change))
+            self.server.kill()
+
+    is_armed = False
+
+    def gone(self, way: Callable[[], node_transfer.Way]) -> int:
+        """Call the same command again and again; return how often the server died under it."""
+        for died in range(10):
+            self.is_armed = True
+            try:
+                way().go()
+                return died
+            except (db_exception.DBError, sa.exc.SQLAlchemyError):
+                self.server.start()
+            finally:
+                self.is_armed = False
+        raise AssertionError("it never came to its end")
+
+    def test_the_same_call_goes_on_there_and_back(self) -> None:
+        self.populate()
+        before = self.rows()
+        self.assertGreaterEqual(self.gone(self.there), 4)
+        self.assertEqual(RETIRED, self.state().mode)
+        self.killed.clear()
+        self.assertGreaterEqual(self.gone(self.back), 4)
+        self.assertEqual((MIRROR, THERE), (self.state().mode, self.state().place))
+        self.assertEqual(before, self.rows())
+        self.assertEqual(table_retirement.NOVAS_KEY, self.state().key)
 
 
 # Of no database by itself.

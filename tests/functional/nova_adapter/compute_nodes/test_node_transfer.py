@@ -304,6 +304,30 @@ class Journey(transfer_case.TransferCase):
         with self.assertRaisesRegex(transfer_refusals.TransferRefused, "Leave the file out"):
             self.back(lost=row_file.read(kept)).go()
 
+    def test_foreign_keys_of_others_are_named_and_nothing_changes(self) -> None:
+        self.populate()
+        self.execute(
+            "CREATE TABLE reports (id INTEGER PRIMARY KEY, node INTEGER, "
+            "CONSTRAINT reports_node FOREIGN KEY (node) REFERENCES compute_nodes (id))"
+        )
+        self.addCleanup(self.execute, "DROP TABLE IF EXISTS reports")
+        self.execute("INSERT INTO reports VALUES (1, 5)")
+        with self.assertRaisesRegex(transfer_refusals.TransferRefused, "reports_node of reports"):
+            self.there().go()
+        self.assertEqual((MIRROR, THERE), (self.state().mode, self.state().place))
+        # A table that stays is in nobody's way.
+        self.there(keep_table=True).go()
+        self.assertIs(STORE, self.state().mode)
+        with self.assertRaisesRegex(transfer_refusals.TransferRefused, "reports_node of reports"):
+            self.there().go()
+        self.execute("DROP TABLE reports")
+        self.there().go()
+        self.assertEqual((RETIRED, AWAY), (self.state().mode, self.state().place))
+
+    def execute(self, statement: str) -> None:
+        with nova_table.engine().begin() as connection:
+            connection.execute(sa.text(statement))
+
     def test_services_that_live_by_the_table_are_named(self) -> None:
         services = models.Service.__table__
         fresh, old = timeutils.utcnow(), nova_table.MOMENT

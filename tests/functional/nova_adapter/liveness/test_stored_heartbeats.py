@@ -181,6 +181,16 @@ class StoredHeartbeatTest(HeartbeatCase):
         for told in (service.last_seen_up, service.updated_at):
             self.assertLess(abs(told - now()), dt.timedelta(seconds=1))
 
+    def test_nova_compute_reads_the_row_whatever_was_published_of_it(self) -> None:
+        service = self.living()
+        # As nova-api does, whose reporter does not get through to the back end.
+        found = self.found(service)
+        found.disabled = True
+        found.save()
+        published = self.states(known_namespaces.SERVICES)[service.uuid]["row"]
+        told = objects.Service.get_by_compute_host(self.context(cloud.CELL1), service.host)
+        self.assertEqual((False, True), (bool(published["disabled"]), told.disabled))
+
     def test_every_reader_finds_it(self) -> None:
         service = self.living()
         for _ in range(10):

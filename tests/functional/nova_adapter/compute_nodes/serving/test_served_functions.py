@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import hypothesis
 import sqlalchemy as sa
 from nova import exception
 from nova import objects as nova_objects
@@ -202,46 +201,6 @@ class ArchiveTest(ServedCase):
 
 
 class TableTest(ServedCase):
-    def test_the_table_is_as_the_records_behind_each_call(self) -> None:
-        self.agree(nova_table.EXAMPLES)
-
-    def test_so_it_is_on_mariadb(self) -> None:
-        database = self.enterContext(servers.MariaDB())
-        with nova_table.at(database.url):
-            self.agree(nova_table.EXAMPLES // 8)
-
-    def test_so_it_is_on_postgresql(self) -> None:
-        database = self.enterContext(servers.PostgreSQL())
-        with nova_table.at(database.url):
-            self.agree(nova_table.EXAMPLES // 8)
-
-    def agree(self, examples: int) -> None:
-        """Compare the table with the records behind each of some sequences of calls."""
-
-        @hypothesis.given(steps=test_row_writes.STEPS)
-        @hypothesis.settings(
-            max_examples=examples, deadline=None, suppress_health_check=nova_table.LOADED
-        )
-        def agree(steps: list[test_row_writes.Step]) -> None:
-            self.begin()
-            for step in steps:
-                self.take(*step)
-                held = self.both[0].queries.compute_node_get_all(nova_table.context("yes"))
-                self.assertEqual(nova_table.by_id(nova_table.rows()), held, step)
-
-        agree()
-
-    def take(self, which: int, read_deleted: str, call: tuple[Any, ...]) -> None:
-        """Call what is served, or what it has no part in."""
-        name, *arguments = call
-        context = nova_table.context("no" if name == "service_destroy" else read_deleted)
-        if name == "service_create":
-            host, binary = arguments
-            arguments = [{"host": host, "binary": binary, "topic": binary, "report_count": 0}]
-        made = self.served(which).replacements()
-        function = made.get((main_db, name), main_db.service_create)
-        nova_table.answer_of(function, context, *test_row_writes.arguments_of(tuple(arguments)))
-
     def test_writers_at_once_leave_one_table_on_mariadb(self) -> None:
         with nova_table.at(self.enterContext(servers.MariaDB()).url):
             self.race()
