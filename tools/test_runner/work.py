@@ -185,7 +185,7 @@ class Tests(Work):
     again: bool = False
     beside: Beside | None = None
     #: Of the tests' environment.
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     def do(self, task: Task) -> None:
         tests = f"tests/{self.directory}"
