@@ -122,6 +122,7 @@ class FromApiTest(waiting_cloud.WaitingCloud):
         with mock.patch.object(
             nova.conductor.rpcapi.ComputeTaskAPI,
             "schedule_and_build_instances",
+            autospec=True,
             side_effect=AssertionError("a conductor was asked"),
         ):
             server = self.ask()[0]
@@ -139,7 +140,9 @@ class FromApiTest(waiting_cloud.WaitingCloud):
 
     def test_a_back_end_that_is_away_is_asked_once_in_a_while(self):
         away = errors.BackendUnavailable("sqlalchemy", "the test says so")
-        with mock.patch.object(self.waiting_api._ledger, "create", side_effect=away) as create:
+        with mock.patch.object(
+            self.waiting_api._ledger, "create", autospec=True, side_effect=away
+        ) as create:
             for _ in range(2):
                 self.active(self.ask()[0])
         self.assertEqual(1, create.call_count)

@@ -165,7 +165,9 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         # Its message may be on its way: it is left to its host for a while.
         self.in_state(server, State.SCHEDULING)
         self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
-        with mock.patch.object(abandoned_requests, "_age_seconds", return_value=1801.0):
+        with mock.patch.object(
+            abandoned_requests, "_age_seconds", autospec=True, return_value=1801.0
+        ):
             self.pass_time(abandoned_requests.SENT_SECONDS)
             self.take_over(server)
             self.assert_fails(server, "did not arrive")

@@ -49,7 +49,7 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
 
     def test_without_a_word_it_ends_as_in_nova_and_no_back_end_is_asked(self):
         self.fill()
-        with mock.patch.object(self.waiting._ledger, "create") as create:
+        with mock.patch.object(self.waiting._ledger, "create", autospec=True) as create:
             server = self.ask(wait_seconds=None)[0]
             self.comes_to(server, "ERROR")
         self.assertIn("No valid host", self.fault(server))
@@ -149,6 +149,7 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         with mock.patch.object(
             rpcapi.SchedulerAPI,
             "select_destinations",
+            autospec=True,
             side_effect=oslo_messaging.MessagingTimeout("none"),
         ):
             server = self.ask()[0]
@@ -159,6 +160,7 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
     def test_another_failure_ends_as_in_nova(self):
         with mock.patch(
             "nova.scheduler.rpcapi.SchedulerAPI.select_destinations",
+            autospec=True,
             side_effect=ValueError("broken"),
         ):
             server = self.ask()[0]
@@ -168,7 +170,9 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
     def test_a_full_queue_ends_as_in_nova(self):
         error = exception.NoValidHost(reason=pending.QUEUE_FULL)
         with mock.patch(
-            "nova.scheduler.rpcapi.SchedulerAPI.select_destinations", side_effect=error
+            "nova.scheduler.rpcapi.SchedulerAPI.select_destinations",
+            autospec=True,
+            side_effect=error,
         ):
             server = self.ask()[0]
             self.comes_to(server, "ERROR")
@@ -209,7 +213,9 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         away = errors.BackendUnavailable("sqlalchemy", "the test says so")
         with (
             mock.patch.object(self.waiting, "_clock", lambda: 0.0),
-            mock.patch.object(self.waiting._ledger, "create", side_effect=away) as create,
+            mock.patch.object(
+                self.waiting._ledger, "create", autospec=True, side_effect=away
+            ) as create,
         ):
             self.active(self.ask()[0])
             self.active(self.ask(wait_seconds=None)[0])

@@ -17,7 +17,7 @@ class ConfiguredWaitingTest(cloud.CloudCase):
     def setUp(self) -> None:
         super().setUp()
         # A conductor looks for Placement as it is made; there is none here.
-        client = mock.patch("nova.scheduler.client.report.report_client_singleton")
+        client = mock.patch("nova.scheduler.client.report.report_client_singleton", autospec=True)
         client.start()
         self.addCleanup(client.stop)
 
