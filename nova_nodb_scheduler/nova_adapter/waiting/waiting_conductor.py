@@ -313,10 +313,11 @@ class WaitingConductor:
             self.current.is_cleaned = True
 
     def _park(self, attempt: Attempt, reason: str) -> None:
+        settings = self._settings
         refusals = attempt.request.refusals
         # The first refusal says that others are before it, or that there is no room: it is
         # woken when that changes. Pauses are for what was told to fit, and did not.
-        pause = self._settings.queue.backoff_seconds(refusals) if refusals else 0.0
+        pause = settings.queue.backoff_seconds(refusals) if refusals else 0.0
         step = self._insist(
             attempt,
             lambda: self._ledger.park(attempt.holding, reason, pause, if_absent=attempt.doubtful),

@@ -102,14 +102,16 @@ class WaitQueues:
 
     def set_capacity(self, capacity: Mapping[str, int], now: float) -> None:
         """Say what the whole cloud has, by resource class. O(projects that wait): not often."""
-        self._book.shares.set_capacity(capacity)
+        book = self._book
+        book.shares.set_capacity(capacity)
         self._index.reshare_all()
         self._index.move_due(now)
 
     def set_usage(self, project: str, used: Mapping[str, int], now: float) -> None:
         """Say what a project uses; an empty mapping for one that has nothing."""
-        self._book.shares.set_usage(project, used)
-        self._book.reshare(project, now)
+        book = self._book
+        book.shares.set_usage(project, used)
+        book.reshare(project, now)
 
     # -- what time demands
 
@@ -135,7 +137,8 @@ class WaitQueues:
 
         Their free room did not grow by the caller's view: wake with ``before=None``.
         """
-        ended = self._book.charges.take_ended() + self._book.holds.take_ended()
+        book = self._book
+        ended = book.charges.take_ended() + book.holds.take_ended()
         return tuple(dict.fromkeys(ended))
 
     # -- who is to be tried
@@ -158,14 +161,15 @@ class WaitQueues:
         Whoever comes may fit somewhere: what kept the last attempt from a host may have been
         somebody else's claim.
         """
+        index = self._index
         queues: list[waiting_lines.Queue] = []
-        while self._index.fresh and len(queues) < self._most_queues:
-            queue = self._index.fresh.popleft()
+        while index.fresh and len(queues) < self._most_queues:
+            queue = index.fresh.popleft()
             queue.is_fresh = False
             queues.append(queue)
         # In strict order it is the firsts that are looked at, and once is enough.
-        is_quiet = self._is_strict and not self._index.is_changed
-        self._index.is_changed = False
+        is_quiet = self._is_strict and not index.is_changed
+        index.is_changed = False
         return self._anywhere(queues, now, is_quiet=is_quiet)
 
     def sweep(self, now: float) -> wake_ups.WakeUp:
@@ -174,12 +178,13 @@ class WaitQueues:
         Whom a wake-up that was cut short did not reach, and whoever an event was lost for,
         is found by it: after as many calls as there are queues by :data:`MOST_QUEUES`.
         """
+        index = self._index
         queues = []
-        for _ in range(min(self._most_queues, len(self._index.swept))):
-            queue = self._index.swept.popleft()
+        for _ in range(min(self._most_queues, len(index.swept))):
+            queue = index.swept.popleft()
             queue.is_swept = bool(queue.ready)
             if queue.is_swept:
-                self._index.swept.append(queue)
+                index.swept.append(queue)
                 queues.append(queue)
         return self._anywhere(queues, now)
 
@@ -209,7 +214,8 @@ class WaitQueues:
 
     def full(self, project: str, servers: int) -> backlog.QueueFull | None:
         """Say whether so many more servers of a project would be too many; O(1)."""
-        return self._book.backlog.full(project, servers)
+        book = self._book
+        return book.backlog.full(project, servers)
 
     # -- holds
 
@@ -218,9 +224,10 @@ class WaitQueues:
 
         At most one a class, and none for a class of which another one that waits has one.
         """
+        book = self._book
         holding = {
             self._level(entry.request, now)
-            for _, key in self._book.holds.all(now)
+            for _, key in book.holds.all(now)
             if (entry := self._index.entries[key]).request.state is pending.PendingState.WAITING
         }
         wanting = []
@@ -253,10 +260,12 @@ class WaitQueues:
         :param free: shape (n, resources), as in a growth
         :param whole: what the hosts have when empty, alike
         """
+        book = self._book
+        index = self._index
         held = self.held_hosts(now)
         rows = [row for row, host in enumerate(hosts) if host not in held]
-        axis = self._book.axis
-        self._index.shapes.learn(request.needs)
+        axis = book.axis
+        index.shapes.learn(request.needs)
         chosen = [hosts[row] for row in rows]
         room = axis.take(resources, free[rows])
         self._charge(chosen, room)
@@ -265,12 +274,13 @@ class WaitQueues:
             chosen,
             room,
             axis.take(resources, whole[rows]),
-            avoid=self._book.holds.last(request.key),
+            avoid=book.holds.last(request.key),
         )
 
     def held_hosts(self, now: float) -> dict[str, str]:
         """Return for which request each held host is held; O(holds)."""
-        return dict(self._book.holds.all(now))
+        book = self._book
+        return dict(book.holds.all(now))
 
     # -- for those who look
 
@@ -281,11 +291,13 @@ class WaitQueues:
 
     def charged(self) -> Mapping[str, Mapping[str, int]]:
         """Return what grants in flight take, by node uuid; for reading, until the next call."""
-        return self._book.charges.hosts()
+        book = self._book
+        return book.charges.hosts()
 
     def share(self, project: str) -> float:
         """Return a project's dominant share by its weight, grants in flight included."""
-        return self._book.shares.share(project)
+        book = self._book
+        return book.shares.share(project)
 
     def get(self, key: str) -> pending.PendingRequest | None:
         """Return the record of a request as it is known here."""
@@ -307,7 +319,8 @@ class WaitQueues:
         return iter(sorted(waiting, key=lambda each: self._index.order_key(each, now)))
 
     def _count_of_class(self, request: pending.PendingRequest) -> int:
-        return max(self._book.backlog.of_class(request.priority_class).requests, 1)
+        book = self._book
+        return max(book.backlog.of_class(request.priority_class).requests, 1)
 
     def _level(self, request: pending.PendingRequest, now: float) -> int:
         class_index = self._settings.class_index(request.priority_class)
@@ -342,13 +355,14 @@ class WaitQueues:
         return grown_hosts.GrownHosts(growth.hosts, after, before, holders), entries
 
     def _charge(self, hosts: Sequence[str], room: resource_axis.Vector) -> None:
-        charged = self._book.charges.hosts()
+        book = self._book
+        charged = book.charges.hosts()
         if not charged:
             return
         for row, host in enumerate(hosts):
             amounts = charged.get(host)
             if amounts:
-                room[row] -= self._book.axis.vector(amounts)
+                room[row] -= book.axis.vector(amounts)
 
 
 def _is_before(line: waiting_lines.Line | None, key: waiting_lines.OrderKey) -> bool:

@@ -57,21 +57,23 @@ class WakeUp:
     @property
     def is_cut_short(self) -> bool:
         """Whether it has cost enough before everybody was looked at."""
-        return self._walk.costs.is_spent
+        walk = self._walk
+        return walk.costs.is_spent
 
     def next(self) -> Candidate | None:
         """Return who is to be tried next; None: nobody any more.
 
         :raises RuntimeError: the last candidate was not answered
         """
+        walk = self._walk
         if self._asked is not None:
             raise RuntimeError("answer the last candidate before asking for the next one")
-        while (entry := self._walk.next()) is not None:
+        while (entry := walk.next()) is not None:
             candidate = self._candidate(entry)
             if candidate is not None:
                 self._asked = entry, entry.request
                 return candidate
-            self._walk.costs.passed += 1
+            walk.costs.passed += 1
         return None
 
     def granted(self, hosts: Iterable[str], until_seconds: float) -> None:
@@ -101,27 +103,30 @@ class WakeUp:
 
     def refused(self) -> None:
         """Say that it cannot be placed: nor can any with equal chances, in this wake-up."""
+        walk = self._walk
         entry, _ = self._answer()
-        self._walk.costs.tried += 1
-        self._walk.refuse(entry)
+        walk.costs.tried += 1
+        walk.refuse(entry)
 
     def lost(self) -> None:
         """Say that its compare-and-set was lost: it is left alone until its record comes."""
+        walk = self._walk
         entry, is_same = self._answer()
-        self._walk.costs.tried += 1
+        walk.costs.tried += 1
         if is_same:
             self._book.lose(entry, self._now)
-        self._walk.again(entry)
+        walk.again(entry)
 
     def _candidate(self, entry: waiting_lines.Entry) -> Candidate | None:
+        book = self._book
         request = entry.request
         if request.deadline_at <= self._now:
-            self._book.end_time(entry, self._now)
+            book.end_time(entry, self._now)
             self._walk.again(entry)
             return None
         hosts: tuple[str, ...] | None = None
         if self._hosts is not None:
-            needs = self._book.axis.vector(request.needs)
+            needs = book.axis.vector(request.needs)
             hosts = self._hosts.helped(request.key, needs, entry.queue.servers)
         # In strict order the first of a class may be one that rests.
         if entry.stage is not waiting_lines.Stage.READY:
@@ -140,10 +145,11 @@ class WakeUp:
         return entry, self._book.entry(request.key) is entry and entry.request is request
 
     def _take(self, entry: waiting_lines.Entry, hosts: Iterable[str]) -> dict[str, int]:
+        book = self._book
         counted: dict[str, int] = {}
         for host in hosts:
             counted[host] = counted.get(host, 0) + 1
         if self._hosts is not None:
-            needs = self._book.axis.vector(entry.request.needs)
+            needs = book.axis.vector(entry.request.needs)
             self._hosts.take(counted, needs)
         return counted

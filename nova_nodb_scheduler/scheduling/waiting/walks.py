@@ -128,11 +128,12 @@ class FittingWalk(Walk):
         self._refused.add(entry.queue)
 
     def unhelped(self, entry: waiting_lines.Entry) -> None:
+        index = self._index
         self.refuse(entry)
         if self._passing is None:
             return
         shape = self._passing[1]
-        axis = self._index.shapes.axis
+        axis = index.shapes.axis
         if shape.is_exact or not self._hosts.is_any(axis.vector(shape.needs)):
             self._passing = None
 
@@ -140,10 +141,11 @@ class FittingWalk(Walk):
         for level in entry.queue.at_level:
             # Its line may count as another class now, in which none of the shape were.
             if level is not None and level.shape not in self._known:
-                self._known.add(level.shape)
+                shape = level.shape
+                self._known.add(shape)
                 # Its row may have been another's when rows were looked at.
                 self._hosts.is_less = True
-                self._push(level.shape, level.shape.queues.first())
+                self._push(shape, shape.queues.first())
 
     def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
         if level.queue in self._refused:
@@ -168,10 +170,11 @@ class FittingWalk(Walk):
             self._nearest = next(self._closed, None)
 
     def _is_fitting(self, shape: waiting_lines.Shape) -> bool:
+        index = self._index
         if self._hosts.is_less:
             self._hosts.is_less = False
             room = self._hosts.most()
-            self._fits = None if room is None else self._index.shapes.fits(room)
+            self._fits = None if room is None else index.shapes.fits(room)
         # A row that came since then belongs to a shape that was not looked at yet.
         return self._fits is None or shape.row >= len(self._fits) or bool(self._fits[shape.row])
 

@@ -95,8 +95,9 @@ def _projects(
     given = {each.name: dict.fromkeys(_RESOURCES, 0) for each in asked.projects}
     for each in stories:
         if each.ending == "placed" and each.ended_at is not None and each.ended_at <= until:
-            for name, amount in each.arrival.flavor.resources.items():
-                given[each.arrival.project_id][name] += amount * each.arrival.servers
+            arrival = each.arrival
+            for name, amount in arrival.flavor.resources.items():
+                given[arrival.project_id][name] += amount * arrival.servers
     shares = {
         project: max(amounts[name] / capacity[name] for name in _RESOURCES)
         for project, amounts in given.items()

@@ -311,7 +311,8 @@ class MadeConductor:
     # -- records ----------------------------------------------------------------------
 
     def _record(self, arrival: workload.Arrival, now: float) -> pending.PendingRequest:
-        servers = arrival.uuids(self._options.seed)
+        options = self._options
+        servers = arrival.uuids(options.seed)
         asked_at = made_hosts.BEGINNING_SECONDS + now
         flavor = arrival.flavor
         return pending.PendingRequest(
@@ -324,7 +325,7 @@ class MadeConductor:
             needs=flavor.resources,
             queue=queue_digest(flavor.resources),
             asked_at=asked_at,
-            deadline_at=asked_at + self._options.queue.wait_seconds,
+            deadline_at=asked_at + options.queue.wait_seconds,
             state=pending.PendingState.SCHEDULING,
             grant=pending.Grant(1, str(uuid.uuid4()), asked_at + self._settings.lease_seconds),
         )

@@ -326,12 +326,13 @@ class World:
     def _made_conductor(
         self, arrivals: Sequence[workload.Arrival], waiting: waiting_measures.WaitingMeasures
     ) -> made_conductor.MadeConductor:
+        options = self.options
         return made_conductor.MadeConductor(
             self.options,
             arrivals,
             pending_ledger.PendingLedger(
                 self._synchronizer.beside(),
-                self.options.queue.lease_seconds,
+                options.queue.lease_seconds,
                 lambda: cluster_module.BEGINNING_SECONDS + self._clock.now_seconds(),
             ),
             waiting,

@@ -241,9 +241,10 @@ class PendingWaker:
 
         :returns: by the clock
         """
+        followed = self._followed
         self._worker.round()
-        with self._followed.lock:
-            return self._followed.queues.next_due_at()
+        with followed.lock:
+            return followed.queues.next_due_at()
 
     def ask(self, key: str, attempt: int) -> newcomer_gate.Admission:
         """Say whether an attempt of a request may look for hosts."""

@@ -348,7 +348,8 @@ class SimulatedScheduler:
 
     def wakes(self) -> pipe_messages.WakeNotes:
         """Return what waking took, as noted since the last call."""
-        return pipe_messages.WakeNotes() if self.waker is None else self.waker.times.take()
+        waker = self.waker
+        return pipe_messages.WakeNotes() if waker is None else waker.times.take()
 
     def wake(self) -> pipe_messages.Woken:
         """Know everything, and look whom that helps: for runs step by step."""

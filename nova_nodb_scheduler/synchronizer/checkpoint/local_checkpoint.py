@@ -46,7 +46,7 @@ class _GivenUp(Exception):
     """The process ends, or the store was given up."""
 
 
-class NoRoom(OSError):
+class NoDiskRoom(OSError):
     """The disk is nearly full."""
 
 
@@ -300,7 +300,7 @@ class LocalCheckpoint:
             if written > self.options.max_bytes:
                 raise TooLarge(f"it has more than {self.options.max_bytes} bytes")
             if directory.free_bytes() < self.options.least_free_bytes + len(data):
-                raise NoRoom(
+                raise NoDiskRoom(
                     f"less than {self.options.least_free_bytes} bytes would be left on the disk"
                 )
             write(data)

@@ -53,23 +53,25 @@ class HoldUpkeep:
 
         :raises BackendUnavailable: the others come with the next call
         """
+        followed = self._followed
         if now - self._look_at < _LOOK_SECONDS:
             return
         self._look_at = now
         self._tried = {key: at for key, at in self._tried.items() if now - at < _AGAIN_SECONDS}
-        with self._followed.lock:
-            wanting = self._followed.queues.wanting_hold(now)
+        with followed.lock:
+            wanting = followed.queues.wanting_hold(now)
         for request in wanting:
             if request.key not in self._tried and self._is_own(request.queue):
                 self._tried[request.key] = now
                 self._hold(request, now)
 
     def _hold(self, request: pending.PendingRequest, now: float) -> None:
+        followed = self._followed
         found = self._plans.shortage(request)
         if isinstance(found, pending_fit.NotTold):
             return
-        with self._followed.lock:
-            host = self._followed.queues.choose_hold(
+        with followed.lock:
+            host = followed.queues.choose_hold(
                 request, found.uuids, found.resources, found.free, found.whole, now
             )
         if host is None:

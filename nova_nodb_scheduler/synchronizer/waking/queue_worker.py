@@ -187,13 +187,14 @@ class QueueWorker:
 
     def stop(self) -> None:
         """Stop the thread; grants that were made stand. Idempotent."""
+        parts = self._parts
         self._stop.set()
         self._event.set()
         if self._thread is not None:
             self._thread.join(10.0)
             self._thread = None
         self.proved = False
-        self._parts.holds.forget()
+        parts.holds.forget()
 
     def wake(self) -> None:
         """Say that something happened; from any thread."""
@@ -204,6 +205,7 @@ class QueueWorker:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
+        parts = self._parts
         complained = False
         while not self._stop.is_set():
             self._event.wait(self._pause_seconds())
@@ -218,8 +220,8 @@ class QueueWorker:
                 LOG.info("Nobody is woken for the moment: %(error)s", {"error": error})
                 self._stop.wait(_FAILURE_SECONDS)
             except Exception:
-                self._parts.meter.failed()
-                self._parts.holds.forget()
+                parts.meter.failed()
+                parts.holds.forget()
                 if not complained:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
@@ -227,11 +229,13 @@ class QueueWorker:
             self._stop.wait(_LEAST_PAUSE_SECONDS if len(self._queues) else _IDLE_PAUSE_SECONDS)
 
     def _pause_seconds(self) -> float:
-        with self._parts.followed.lock:
-            due_at = self._parts.followed.queues.next_due_at()
+        parts = self._parts
+        followed = parts.followed
+        with followed.lock:
+            due_at = followed.queues.next_due_at()
         if due_at is None:
             return _MOST_PAUSE_SECONDS
-        return min(max(due_at - self._parts.clock(), 0.0), _MOST_PAUSE_SECONDS)
+        return min(max(due_at - parts.clock(), 0.0), _MOST_PAUSE_SECONDS)
 
     # -- a round ----------------------------------------------------------------------
 
@@ -280,7 +284,8 @@ class QueueWorker:
 
     @property
     def _queues(self) -> wait_queues.WaitQueues:
-        return self._parts.followed.queues
+        parts = self._parts
+        return parts.followed.queues
 
     def _tell_unproved(self, why: str) -> None:
         if why and why != self._why_unproved:
@@ -334,6 +339,7 @@ class QueueWorker:
 
     def _note(self, transition: followed_requests.Transition, now: float) -> None:
         """Take in what became of a request; tell of it where it is this worker's."""
+        parts = self._parts
         request = transition.request
         if transition.step is followed_requests.RequestStep.GONE:
             granted = self._granted.pop(request.key, None)
@@ -345,16 +351,16 @@ class QueueWorker:
         if transition.step is followed_requests.RequestStep.BUILDING:
             self._showing.append(request.key)
             self._untold.pop(request.queue, None)
-            for usage in self._parts.usages:
+            for usage in parts.usages:
                 usage.begun(request, now)
-        if not self._parts.owners.is_own(request.queue):
+        if not parts.owners.is_own(request.queue):
             return
         kind = _kind(transition)
         if kind is not None:
-            self._tell(self._parts.observed, kind, request, now)
+            self._tell(parts.observed, kind, request, now)
         if transition.step is followed_requests.RequestStep.GONE and request.parked_at:
             waited_seconds = now - request.asked_at
-            self._parts.meter.left(request.priority_class, _ending(request), waited_seconds)
+            parts.meter.left(request.priority_class, _ending(request), waited_seconds)
 
     @staticmethod
     def _tell(
@@ -399,7 +405,8 @@ class QueueWorker:
 
     def _is_ours(self, request: pending.PendingRequest, attempt: int, now: float) -> bool:
         """Say whether this worker grants an attempt: it is its own, or its owner let it lie."""
-        if self._parts.owners.is_own(request.queue):
+        parts = self._parts
+        if parts.owners.is_own(request.queue):
             return True
         left = self._left.get(request.key)
         if left is None or left[0] != attempt:
@@ -412,7 +419,8 @@ class QueueWorker:
 
     def _walk(self, make: Callable[[], wake_ups.WakeUp], view: Any, now: float) -> bool:
         """Go through the candidates of a wake-up; say whether there was one."""
-        lock = self._parts.followed.lock
+        parts = self._parts
+        lock = parts.followed.lock
         with lock:
             queues, walk = self._queues, make()
         is_any = False

@@ -50,11 +50,12 @@ class UsageUpkeep:
 
     def run(self, now: float) -> None:
         """Look at the cloud's servers, and at its hosts, if it is time to and anybody waits."""
-        if not len(self._followed.queues):
+        followed = self._followed
+        if not len(followed.queues):
             return
-        if self._followed.queues is not self._queues:
+        if followed.queues is not self._queues:
             # A new epoch: the order of now was told nothing yet.
-            self._queues = self._followed.queues
+            self._queues = followed.queues
             self._told.clear()
             self._usage_at = self._capacity_at = float("-inf")
         if now - self._usage_at >= _USAGE_SECONDS:
@@ -64,17 +65,18 @@ class UsageUpkeep:
             self._capacity_at = now
             with self._engine.lock:
                 found = room_growth.capacity(self._engine.frame, project_usage.RESOURCES)
-            with self._followed.lock:
-                self._followed.queues.set_capacity(found, now)
+            with followed.lock:
+                followed.queues.set_capacity(found, now)
 
     def _tell_usage(self, now: float) -> None:
+        followed = self._followed
         usage = project_usage.of_instances(self._store.snapshot().namespace(_INSTANCES))
         self._add_begun(usage, now)
-        with self._followed.lock:
+        with followed.lock:
             for project in usage.keys() | self._told.keys():
                 used = usage.get(project, {})
                 if used != self._told.get(project):
-                    self._followed.queues.set_usage(project, used, now)
+                    followed.queues.set_usage(project, used, now)
         self._told = usage
 
     def _add_begun(self, usage: dict[str, dict[str, int]], now: float) -> None:

@@ -364,4 +364,4 @@ class ReleasesTest(testtools.TestCase):
             endpoint.ExplainingEndpoint,
             host_endpoint.HostEndpoint,
         ):
-            self.assertEqual("1.2", each.target.version)
+            self.assertEqual("1.3", each.target.version)

@@ -222,12 +222,13 @@ class TenantEvents(waiting_events.EventSink):
 
     def stop(self) -> None:
         """Post what can be within ``exit_seconds``, and end; idempotent, from any thread."""
+        life = self._life
         thread, self._thread = self._thread, None
         if thread is None or self._pid != os.getpid():
             return
         atexit.unregister(self.stop)
-        self._life.until = self._clock() + self._options.exit_seconds
-        self._life.ended.set()
+        life.until = self._clock() + self._options.exit_seconds
+        life.ended.set()
         self._waiting.put_nowait(None)
         thread.join(self._options.exit_seconds)
         left = len(self._take_all(block=False))

@@ -126,14 +126,15 @@ class PendingPlans:
 
         :raises pending_fit.HostsUnproved: something that any request looks at is not
         """
+        decisions = self._decisions
         opened = self._views.open()
-        enabled = [str(cell.uuid) for cell in self._decisions.host_manager.enabled_cells]
+        enabled = [str(cell.uuid) for cell in decisions.host_manager.enabled_cells]
         for scope in request_decider.scopes_of_request(None, enabled, ()):
             missing = opened.lacks(scope)
             if opened.stock or missing is not None:
                 why = missing.value if missing is not None else "states not proved"
                 raise pending_fit.HostsUnproved(f"{scope}: {why}")
-        refusal = self._decisions.placement_mirror.refusal()
+        refusal = decisions.placement_mirror.refusal()
         if refusal is not None:
             raise pending_fit.HostsUnproved(refusal)
         return views_module.RequestView(
@@ -203,6 +204,7 @@ class PendingPlans:
 
         What only Nova's objects could tell is not asked, and topologies count as room.
         """
+        decisions = self._decisions
         with self._lock:
             try:
                 prepared = self._prepared(request)
@@ -211,8 +213,8 @@ class PendingPlans:
             if prepared.why_not is not None:
                 return pending_fit.NotTold(prepared.why_not)
             self._about(prepared, request)
-            asked = self._decisions.parts.request(prepared.spec, prepared.queries)
-            return pending_fit.shortage(self._decisions.engine, asked, request.needs, most)
+            asked = decisions.parts.request(prepared.spec, prepared.queries)
+            return pending_fit.shortage(decisions.engine, asked, request.needs, most)
 
     # -- one request ----------------------------------------------------------------
 
@@ -261,9 +263,10 @@ class PendingPlans:
 
     def _look_for_members(self, group: Any) -> None:
         """Take over who is in a server group now, and where they stand by the store."""
+        decisions = self._decisions
         present = objects.InstanceGroup.get_by_uuid(group._context, group.uuid)
         members = list(present.members or ())
-        places = self._decisions.parts.places
+        places = decisions.parts.places
         group.members = members
         group.hosts = sorted({host for member in members for _cell, host in places(member)})
         group.obj_reset_changes(["members", "hosts"])

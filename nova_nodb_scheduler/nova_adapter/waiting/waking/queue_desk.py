@@ -59,19 +59,21 @@ class QueueDesk:
 
     def known(self) -> queue_endpoint.KnownRequests:
         """Return all requests, as the store has them. No I/O."""
-        proof_age_seconds = self._parts.proof_age_seconds()
-        found = self._parts.store.snapshot().namespace(_PENDING).digests()
+        parts = self._parts
+        proof_age_seconds = parts.proof_age_seconds()
+        found = parts.store.snapshot().namespace(_PENDING).digests()
         requests = [each for each in found if isinstance(each, pending.PendingRequest)]
         return queue_endpoint.KnownRequests(
             requests,
-            len(found) - len(requests) + self._parts.quarantined(),
-            self._parts.clock(),
+            len(found) - len(requests) + parts.quarantined(),
+            parts.clock(),
             proof_age_seconds,
         )
 
     def find(self, server: str) -> pending.PendingRequest | None:
         """Return the request of a server. No I/O."""
-        found = self._parts.store.snapshot().namespace(_PENDING).digest(server)
+        parts = self._parts
+        found = parts.store.snapshot().namespace(_PENDING).digest(server)
         if isinstance(found, pending.PendingRequest):
             return found
         return next((each for each in self.known().requests if server in each.servers), None)
@@ -81,10 +83,11 @@ class QueueDesk:
 
         :raises BackendUnavailable: not known whether it will
         """
-        granted = self._parts.grants.grant(request, pending.Purpose.CANCEL)
+        parts = self._parts
+        granted = parts.grants.grant(request, pending.Purpose.CANCEL)
         if granted is not None:
             return queue_endpoint.Changed(queue_endpoint.Outcome.DONE, granted)
-        standing = self._parts.ledger.read(request.key)
+        standing = parts.ledger.read(request.key)
         if standing is None:
             return queue_endpoint.Changed(queue_endpoint.Outcome.GONE)
         is_cancelled = standing.grant.purpose is pending.Purpose.CANCEL
@@ -96,7 +99,8 @@ class QueueDesk:
 
         :raises BackendUnavailable: not known whether it has it
         """
-        step = self._parts.ledger.promote(request.key, rank)
+        parts = self._parts
+        step = parts.ledger.promote(request.key, rank)
         if isinstance(step, pending.PendingRequest):
             return queue_endpoint.Changed(queue_endpoint.Outcome.DONE, step)
         return queue_endpoint.Changed(queue_endpoint.Outcome.GONE)

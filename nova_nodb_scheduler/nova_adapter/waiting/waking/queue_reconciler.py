@@ -121,54 +121,58 @@ class QueueReconciler:
         :raises Exception: whatever the database raises
         :raises BackendUnavailable: what is left is found by the next look
         """
-        now = self._parts.clock()
+        parts = self._parts
+        now = parts.clock()
         self._drop_deleted(now)
-        for key in sorted(set(self._parts.unreadable())):
+        for key in sorted(set(parts.unreadable())):
             self._end_unreadable(key, now)
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = now
-            removed = self._parts.ledger.sweep_payloads(_SWEEP_SECONDS)
+            removed = parts.ledger.sweep_payloads(_SWEEP_SECONDS)
             if removed:
                 LOG.info("%(count)d payloads without a request are removed.", {"count": removed})
 
     # -- servers that were deleted --------------------------------------------------------
 
     def _drop_deleted(self, now: float) -> None:
-        with self._parts.followed.lock:
+        parts = self._parts
+        followed = parts.followed
+        with followed.lock:
             waiting = [
                 each
-                for each in self._parts.followed.queues.ordered(now)
+                for each in followed.queues.ordered(now)
                 if now - each.parked_at >= _YOUNG_SECONDS
             ]
         servers = {server: each.key for each in waiting for server in each.servers}
-        there = self._parts.made_at(servers)
+        there = parts.made_at(servers)
         missing = frozenset(servers.keys() - there.keys())
         gone, self._missing = missing & self._missing, missing
         for server in sorted(gone):
-            self._parts.ledger.drop_server(servers[server], server)
+            parts.ledger.drop_server(servers[server], server)
         if gone:
             LOG.info(
                 "%(count)d servers that waited for room were deleted, and wait no more.",
                 {"count": len(gone)},
             )
-            self._parts.meter.reconciled(len(gone))
+            parts.meter.reconciled(len(gone))
 
     # -- records that cannot be read ----------------------------------------------------------
 
     def _end_unreadable(self, key: str, now: float) -> None:
+        parts = self._parts
         name = pending_ledger.record_key(key)
-        record = self._parts.synchronizer.read([name]).get(name)
+        record = parts.synchronizer.read([name]).get(name)
         if record is None or record.deleted:
             return
         state = _state_of(record)
         if state is None or _is_request(key, state):
             return
-        made = self._parts.made_at([key]).get(key)
+        made = parts.made_at([key]).get(key)
         if made is None:
             # Nobody waits for it: its server was deleted, or is built.
             self._write(records.Write(name, record.revision, deleted=True))
             return
-        most = self._parts.max_wait_seconds
+        most = parts.max_wait_seconds
         deadline = _number(state.get("deadline_at"))
         if not 0 < deadline <= now + most:
             deadline = made + most
@@ -185,7 +189,8 @@ class QueueReconciler:
 
     def _write(self, write: records.Write) -> None:
         # Who loses it was overtaken by a record that can be read, or finds this one next time.
-        self._parts.synchronizer.write([write])
+        parts = self._parts
+        parts.synchronizer.write([write])
 
 
 def _state_of(record: records.Record) -> dict[str, Any] | None:

@@ -192,10 +192,13 @@ class QueueRuntime:
         return self.worker.is_running() and self.worker.proved
 
     def _unreadable(self) -> Iterable[str]:
-        return (*self.followed.unreadable, *self._runtime.replicator.quarantine.keys(_PENDING))
+        runtime = self._runtime
+        return (*self.followed.unreadable, *runtime.replicator.quarantine.keys(_PENDING))
 
     def _figures(self) -> queue_metrics.WaitingFigures:
-        now = self._runtime.clock.now_seconds()
+        options = self._options
+        runtime = self._runtime
+        now = runtime.clock.now_seconds()
         unreadable = _quarantined(self._runtime)
         with self.followed.lock:
             queues = self.followed.queues
@@ -205,7 +208,7 @@ class QueueRuntime:
             held_hosts = len(queues.held_hosts(now))
             unreadable += len(self.followed.unreadable)
         # A class that nobody waits of has a series, too: it falls to 0, and does not end.
-        none = dict.fromkeys(self._options.settings.class_names, 0)
+        none = dict.fromkeys(options.settings.class_names, 0)
         return queue_metrics.WaitingFigures(
             servers_by_class=none | {name: each.servers for name, each in by_class.items()},
             servers_by_project={name: each.servers for name, each in by_project.items()},
@@ -219,8 +222,9 @@ class QueueRuntime:
 
     def _ages(self, now: float) -> dict[str, float]:
         """Return the greatest age of requests that wait, by class: one pass over the records."""
+        runtime = self._runtime
         oldest: dict[str, float] = {}
-        for each in self._runtime.store.snapshot().namespace(_PENDING).digests():
+        for each in runtime.store.snapshot().namespace(_PENDING).digests():
             if isinstance(each, pending.PendingRequest) and each.parked_at:
                 age = max(0.0, now - each.asked_at)
                 oldest[each.priority_class] = max(age, oldest.get(each.priority_class, 0.0))
@@ -232,7 +236,8 @@ def _grants(ledger: pending_ledger.PendingLedger) -> queue_grants.QueueGrants:
 
 
 def _quarantined(runtime: runtime_module.SchedulerRuntime) -> int:
-    return runtime.replicator.quarantine.count_by_namespace().get(_PENDING, 0)
+    quarantine = runtime.replicator.quarantine
+    return quarantine.count_by_namespace().get(_PENDING, 0)
 
 
 def _desk_parts(

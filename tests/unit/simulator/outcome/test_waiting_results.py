@@ -13,7 +13,7 @@ from nova_nodb_scheduler.simulator.schedulers import pipe_messages
 FLAVOR = workload.MadeFlavor("f", 4, 4096, 10)
 
 
-def run(*stories, **more):
+def of_a_run(*stories, **more):
     """Return what is looked at of a finished run."""
     found = waiting_measures.WaitingMeasures({"normal": 50}, 0.0, 1.0)
     for number, (project, parked_at, ended_at) in enumerate(stories):
@@ -32,7 +32,7 @@ def run(*stories, **more):
 class WaitingResultsTest(testtools.TestCase):
     def test_only_those_that_waited_have_waited(self):
         figures = waiting_results.of(
-            run(("red", None, 1.0), ("red", 0.0, 7.0), ("red", 0.0, None))
+            of_a_run(("red", None, 1.0), ("red", 0.0, 7.0), ("red", 0.0, None))
         )["waits"]["normal"]
 
         self.assertEqual(
@@ -50,7 +50,7 @@ class WaitingResultsTest(testtools.TestCase):
         self.assertEqual(7.0, figures["wait_seconds"]["p99"])
 
     def test_shares_are_of_what_was_placed_until_the_last_request_came(self):
-        made = run(
+        made = of_a_run(
             ("blue", 0.0, 1.0), ("red", 0.0, 2.0), ("red", 0.0, 3.0), ("red", 0.0, 4.0),
             ("blue", 0.0, 90.0),
         )  # fmt: skip
@@ -66,14 +66,14 @@ class WaitingResultsTest(testtools.TestCase):
         self.assertEqual({}, waiting_results.of(types.SimpleNamespace(waiting=None)))
 
     def test_free_room_counts_while_somebody_waits(self):
-        made = run(("blue", 0.0, 1.0))
+        made = of_a_run(("blue", 0.0, 1.0))
         made.waiting.stories[0].asked_at = 3.0
         made.waiting.samples += [(0.0, 0.5, 0), (1.0, 0.9, 1), (2.0, 0.8, 4), (9.0, 0.0, 1)]
 
         self.assertAlmostEqual(0.15, waiting_results.of(made)["stranded_share"])
 
     def test_notes_of_all_schedulers_are_put_together(self):
-        made = run(("blue", 0.0, 1.0))
+        made = of_a_run(("blue", 0.0, 1.0))
         made.waiting.wakes += [
             pipe_messages.WakeNotes((0.1,), (0.01, 0.02), {"granted": 1}),
             pipe_messages.WakeNotes((0.3,), (), {"granted": 2, "lost": 1}),

@@ -66,7 +66,7 @@ class ReportingTest(testtools.TestCase):
 
     def place(self):
         """Have a server allocated, granted and counted on the first host."""
-        self.fleet.accept(SERVER, FLAVOR, self.host.uuid)
+        self.fleet.accept(SERVER, FLAVOR, self.host.uuid, "project")
         return self.fleet.built(SERVER)
 
     def test_all_records_of_all_hosts_are_there_before_the_run(self):
