@@ -114,8 +114,10 @@ ones go on (backfill), and a host is held for the first one once it has waited f
         default=3600.0,
         min=0,
         help="""
-A request's class counts as one number more for every such time that it has waited,
-so that nobody waits for ever behind a stream of higher classes. 0: never.
+The number of a request's class counts as one more for every such time that it has
+waited, and once it has reached that of a higher class, the request is one of that: so
+nobody waits for ever behind a stream of higher classes. Within a class ``order``
+decides, whatever the numbers. 0: never.
 """,
     ),
     cfg.FloatOpt(

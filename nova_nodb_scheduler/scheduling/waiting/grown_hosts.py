@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from nova_nodb_scheduler.scheduling.waiting import resource_axis
+from nova_nodb_scheduler.scheduling.waiting.order import resource_axis
 
 
 @attrs.frozen(eq=False)

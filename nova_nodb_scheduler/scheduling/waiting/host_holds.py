@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import resource_axis
+from nova_nodb_scheduler.scheduling.waiting.order import resource_axis
 
 
 class HostHolds:

@@ -33,6 +33,8 @@ from nova_nodb_scheduler.scheduling.waiting import (
     grants_in_flight,
     host_holds,
     queue_settings,
+)
+from nova_nodb_scheduler.scheduling.waiting.order import (
     request_index,
     resource_axis,
     shape_index,

@@ -44,11 +44,13 @@ from nova_nodb_scheduler.scheduling.waiting import (
     host_holds,
     queue_settings,
     request_book,
+    wake_ups,
+    walks,
+)
+from nova_nodb_scheduler.scheduling.waiting.order import (
     resource_axis,
     shape_index,
     waiting_lines,
-    wake_ups,
-    walks,
 )
 
 #: Queues that one call of sweep or wake_fresh looks at.

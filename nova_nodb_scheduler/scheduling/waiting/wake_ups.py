@@ -14,12 +14,8 @@ from collections.abc import Iterable
 import attrs
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import (
-    grown_hosts,
-    request_book,
-    waiting_lines,
-    walks,
-)
+from nova_nodb_scheduler.scheduling.waiting import grown_hosts, request_book, walks
+from nova_nodb_scheduler.scheduling.waiting.order import waiting_lines
 
 
 @attrs.frozen

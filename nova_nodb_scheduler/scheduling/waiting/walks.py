@@ -17,7 +17,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling.waiting import grown_hosts, request_index, waiting_lines
+from nova_nodb_scheduler.scheduling.waiting import grown_hosts
+from nova_nodb_scheduler.scheduling.waiting.order import request_index, waiting_lines
 
 
 @attrs.frozen

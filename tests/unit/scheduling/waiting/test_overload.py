@@ -119,7 +119,7 @@ class StarvationTest(testtools.TestCase):
         for seed in SEEDS:
             # All that ran on the host when it was held has ended: 15 seconds at most. Until
             # it is the first of its class those that asked before it go: some seconds.
-            self.assertTrue(self.wait_of_the_large_one(seed, is_held=True) < 45.0)
+            self.assertLess(self.wait_of_the_large_one(seed, is_held=True), 45.0)
 
     def test_without_a_hold_it_would_be(self):
         self.assertEqual(float("inf"), self.wait_of_the_large_one(SEEDS[0], is_held=False))

@@ -15,9 +15,9 @@ from nova_nodb_scheduler.scheduling.waiting import (
     queue_settings,
     request_book,
     wait_queues,
-    waiting_lines,
     walks,
 )
+from nova_nodb_scheduler.scheduling.waiting.order import waiting_lines
 from tests.unit.scheduling.waiting import samples
 from tests.unit.scheduling.waiting.samples import (
     granted,

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import ordered_items
+from nova_nodb_scheduler.scheduling.waiting.order import ordered_items
 
 #: Order among all requests, the first is the least: (tier, share, asked_at, key). A tier is
 #: made of rank and level.

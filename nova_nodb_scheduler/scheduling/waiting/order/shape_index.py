@@ -16,11 +16,8 @@ import immutables
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.scheduling.waiting import (
-    queue_settings,
-    resource_axis,
-    waiting_lines,
-)
+from nova_nodb_scheduler.scheduling.waiting import queue_settings
+from nova_nodb_scheduler.scheduling.waiting.order import resource_axis, waiting_lines
 
 #: Shapes with a row of their own.
 MOST_EXACT = 4096

@@ -9,7 +9,7 @@ import testtools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.scheduling.waiting import ordered_items
+from nova_nodb_scheduler.scheduling.waiting.order import ordered_items
 
 
 class OrderedItemsTest(testtools.TestCase):

@@ -17,11 +17,9 @@ from collections.abc import Callable, Mapping
 import sortedcontainers
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import (
-    backlog,
-    fair_share,
+from nova_nodb_scheduler.scheduling.waiting import backlog, fair_share, queue_settings
+from nova_nodb_scheduler.scheduling.waiting.order import (
     ordered_items,
-    queue_settings,
     shape_index,
     shared_parts,
     waiting_lines,
