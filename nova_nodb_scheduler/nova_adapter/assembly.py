@@ -174,7 +174,7 @@ class Plugin:
                 f"[{nodb.GROUP}] synchronizer",
                 self.options.synchronizer,
                 f"with scheduler_driver = {QUEUE} requests that wait are kept there: choose a "
-                "driver whose writes survive a restart, or configure its engine so",
+                "driver whose writes survive a restart, sqlalchemy or etcd",
             )
 
     def check_scheduler(self) -> None:
