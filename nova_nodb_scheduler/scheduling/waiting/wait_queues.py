@@ -163,7 +163,10 @@ class WaitQueues:
             queue = self._index.fresh.popleft()
             queue.is_fresh = False
             queues.append(queue)
-        return self._anywhere(queues, now)
+        # In strict order it is the firsts that are looked at, and once is enough.
+        is_quiet = self._is_strict and not self._index.is_changed
+        self._index.is_changed = False
+        return self._anywhere(queues, now, is_quiet=is_quiet)
 
     def sweep(self, now: float) -> wake_ups.WakeUp:
         """Return the walk through some queues in turn, whatever happened.
@@ -242,6 +245,8 @@ class WaitQueues:
     ) -> str | None:
         """Return the host to be held for a request: the one where the least must be freed.
 
+        O(hosts that are given): for a hold now and then, not for each event.
+
         :param hosts: node uuids that would take it if they were empty. Those that are held
             for others are left out here
         :param resources: names of the columns
@@ -308,14 +313,16 @@ class WaitQueues:
         class_index = self._settings.class_index(request.priority_class)
         return self._settings.level(class_index, now - request.asked_at)
 
-    def _anywhere(self, queues: list[waiting_lines.Queue], now: float) -> wake_ups.WakeUp:
+    def _anywhere(
+        self, queues: list[waiting_lines.Queue], now: float, *, is_quiet: bool = False
+    ) -> wake_ups.WakeUp:
         self._index.move_due(now)
         costs = walks.Costs(self._limits)
         walk: walks.Walk
-        if self._is_strict:
+        if self._is_strict and not is_quiet:
             walk = walks.FirstsWalk(self._index, costs)
         else:
-            walk = walks.QueuesWalk(self._index, costs, queues)
+            walk = walks.QueuesWalk(self._index, costs, [] if is_quiet else queues)
         return wake_ups.WakeUp(self._book, walk, None, now)
 
     def _grown(

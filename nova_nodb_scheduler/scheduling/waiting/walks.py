@@ -30,7 +30,7 @@ class Limits:
     """
 
     most_tried: int = 64
-    most_passed: int = 512
+    most_passed: int = 256
 
 
 class Costs:

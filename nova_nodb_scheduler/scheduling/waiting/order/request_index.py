@@ -43,6 +43,8 @@ class RequestIndex:
         self.settings = settings
         self.shapes = shapes
         self.entries: dict[str, waiting_lines.Entry] = {}
+        #: Whether anything was filed elsewhere; who looks resets it.
+        self.is_changed = False
         #: Queues that somebody waits in for a first try, and all of them in turn.
         self.fresh: collections.deque[waiting_lines.Queue] = collections.deque()
         self.swept: collections.deque[waiting_lines.Queue] = collections.deque()
@@ -119,6 +121,7 @@ class RequestIndex:
 
     def unfile(self, entry: waiting_lines.Entry) -> None:
         """Take a request out of the lines."""
+        self.is_changed = True
         line, queue = entry.line, entry.queue
         if entry.elsewhere is not None and queue.elsewhere is not None:
             queue.elsewhere.remove(entry.elsewhere)

@@ -13,6 +13,10 @@ import numpy.typing as npt
 Vector: TypeAlias = npt.NDArray[np.int64]
 
 
+#: No host has as much of anything: whoever needs more, or as much, fits nowhere.
+_MOST = 1 << 60
+
+
 class ResourceAxis:
     """The columns; they only become more. Not safe for threads."""
 
@@ -33,7 +37,7 @@ class ResourceAxis:
         """Return amounts, shape (columns,); every class of them must have been learnt."""
         vector = np.zeros(len(self._columns), np.int64)
         for name, amount in amounts.items():
-            vector[self._columns[name]] = amount
+            vector[self._columns[name]] = min(amount, _MOST)
         return vector
 
     def take(self, resources: Sequence[str], rows: Vector) -> Vector:

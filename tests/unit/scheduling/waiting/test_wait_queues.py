@@ -59,6 +59,11 @@ class WakeTest(testtools.TestCase):
 
         self.assertEqual([], tried(waiting.wake(growth(h=9), 9.0)))
 
+    def test_who_needs_more_than_numbers_can_say_fits_nowhere(self):
+        waiting = queues(request("a", needs={"VCPU": 10**30}), request("b"))
+
+        self.assertEqual(["b"], tried(waiting.wake(growth(h=9), 9.0)))
+
     def test_the_candidate_says_which_of_the_hosts_have_room(self):
         waiting = queues(request("a", 3))
         walk = waiting.wake(growth(h=1, i=3, j=4), 9.0)
@@ -159,6 +164,14 @@ class StrictTest(testtools.TestCase):
 
         self.assertEqual([], tried(waiting.wake(growth(h=3), 9.0)))
         self.assertEqual(["large", "small"], served(waiting.wake(growth(h=5), 9.0)))
+
+    def test_the_firsts_are_looked_at_again_only_after_something_changed(self):
+        waiting = queues(request("a", 4), request("b", asked_at=1.0), **STRICT)
+
+        self.assertEqual([], tried(waiting.wake_fresh(9.0)))
+        waiting.drop("a", 9.0)
+        self.assertEqual(["b"], tried(waiting.wake_fresh(9.0)))
+        self.assertEqual([], tried(waiting.wake_fresh(9.0)))
 
     def test_another_class_does(self):
         waiting = queues(request("large", 4, priority_class="high"), request("small", 1), **STRICT)
