@@ -221,6 +221,29 @@ class TestPast(Case):
         self.assertEqual({"a": 1, "b": 19}, self.free(made))
         self.assertFalse((self.directory / checkpoint_file.NAME).exists())
 
+    def test_writes_that_were_lost_from_a_batch_that_was_being_taken_are_found(self):
+        first = self.scheduler()
+        first.catch_up()
+        saved = []
+
+        def save_once(_changes):
+            # The store holds the batch, and the cursor stands before it.
+            if not saved:
+                saved.append(first.save())
+
+        first.replicator.subscribe(save_once)
+        self.put("a", 1)
+        backup = self.hub.backup()
+        self.put("lost", 3)
+        first.replicator.step()
+        self.assertEqual([WriteOutcome.WRITTEN], saved)
+        first.end()
+        self.hub.restore(backup)
+        for number in range(20):
+            self.put("b", number)
+        made = self.refused(RefusalReason.LOST_WRITES)
+        self.assertEqual({"a": 1, "b": 19}, self.free(made))
+
     def test_a_restored_past_with_other_states_at_the_same_revisions_is_found(self):
         self.put("a", 1)
         backup = self.hub.backup()
