@@ -148,6 +148,28 @@ class TestRestart(Case):
         made.catch_up()
         self.assertTrue(made.replicator.alive(1))
 
+    def test_a_connection_that_is_lost_before_the_sweep_ended_does_not_put_it_off(self):
+        self.put("a", 1)
+        self.saved()
+        made = self.scheduler(identity="two")
+        while made.replicator.followed() is None:
+            made.replicator.step()
+        self.assertEqual(0, made.replicator.status().sweeps)
+        self.hub.faults.go_down()
+        self.assertIs(replicator_contract.StepOutcome.DISCONNECTED, made.replicator.step())
+        self.hub.faults.come_up()
+        # Behind the pause before it tries again, and long before a sweep's interval.
+        self.now += 30.0
+        made.catch_up()
+        # Soon, and not at once: it may be the sweep that the back end does not bear.
+        for _ in range(80):
+            self.assertEqual(0, made.replicator.status().sweeps)
+            self.now += 1.0
+            made.catch_up()
+            if made.replicator.status().sweeps:
+                break
+        self.assertEqual(1, made.replicator.status().sweeps)
+
     def test_a_whole_sweep_begins_at_once_behind_a_restored_start(self):
         self.put("a", 1)
         self.saved()
