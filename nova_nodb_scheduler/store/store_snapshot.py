@@ -203,12 +203,12 @@ class NamespaceView:
             self._packing.unpack(chunk.kept(offset)),
         )
 
-    def newest(self, most: int, up_to_version: int) -> list[StoredRecord]:
-        """Return some records that were written last, none of them behind a version."""
+    def newest(self, most: int) -> list[StoredRecord]:
+        """Return some records that were written last."""
         parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]] = []
         for number in sorted(self._chunks):
             chunk = self._chunks[number]
-            offsets = (chunk.live & (chunk.versions <= up_to_version)).nonzero()[0]
+            offsets = chunk.live.nonzero()[0]
             parts.append((chunk.versions[offsets], offsets, number))
         if not parts:
             return []

@@ -67,6 +67,10 @@ def decoded_bytes(value: Any, most_bytes: int, most_levels: int) -> int:
 MIB = 1024 * 1024
 DEFAULT_TEXT_MIB = 8
 
+#: Objects that one text of a page of records may become, by :func:`weigh`. Pages of 2,048
+#: records take some MiB; those of hosts with hundreds of providers each some 100.
+PAGE_MEMORY_BYTES = 512 * MIB
+
 #: Nesting of a state, itself counted; orjson writes 254 levels and reads 1,024,
 #: and who walks a state calls itself once a level.
 MAX_DEPTH = 64
@@ -133,6 +137,17 @@ def weigh(text: bytes) -> int:
         + _PER_CONTAINER * (text.count(b"[") + text.count(b"{"))
         + _PER_VALUE * text.count(b",")
     )
+
+
+def page_text(text: bytes) -> bytes:
+    """Return a text that tells of many records, if it may be decoded.
+
+    :raises ValueError: it would take more than :data:`PAGE_MEMORY_BYTES`
+    """
+    weight = weigh(text)
+    if weight > PAGE_MEMORY_BYTES:
+        raise ValueError(f"its JSON would take some {weight // MIB} MiB when decoded")
+    return text
 
 
 def least_decoded_bytes(text: str) -> int:

@@ -160,6 +160,8 @@ class DictionaryPacking:
             kind != _BUNDLED
             or not 0 < count <= _MOST_BELIEVED
             or len(formats) < count
+            # No text is empty, and to unpack up to 0 bytes is to unpack without a bound.
+            or ends[0] < 1
             or list(ends) != sorted(ends)
             or ends[-1] > _LONGEST_STREAM
             or formats.strip(_KNOWN_FORMATS)

@@ -20,6 +20,7 @@ from nova_nodb_scheduler.scheduling.namespaces import (
     provider_facts,
     service_facts,
 )
+from nova_nodb_scheduler.wire import decoded_sizes
 
 #: In front of rows: how long the JSON before them is.
 _LENGTH = np.dtype("<u4")
@@ -56,7 +57,9 @@ class NodeRows:
         """Return rows with this process's codes."""
         (length,) = np.frombuffer(dumped[: _LENGTH.itemsize], _LENGTH).tolist()
         first = _LENGTH.itemsize + length
-        texts = _texts_or_none(orjson.loads(dumped[_LENGTH.itemsize : first]))
+        texts = _texts_or_none(
+            orjson.loads(decoded_sizes.page_text(dumped[_LENGTH.itemsize : first]))
+        )
         rows = np.frombuffer(dumped[first:], node_facts.ROW).copy()
         if len(rows) != count:
             raise ValueError(f"{len(rows)} rows of {count}")
@@ -152,7 +155,7 @@ class Providers:
 
     def load(self, dumped: bytes, count: int) -> list[Any]:
         """Return the facts."""
-        kinds, sets, classes, numbers, amounts = orjson.loads(dumped)
+        kinds, sets, classes, numbers, amounts = orjson.loads(decoded_sizes.page_text(dumped))
         inventories = [provider_facts.inventories_of(kind) for kind in kinds]
         texts = [provider_facts.texts_of(_texts(each)) for each in sets]
         named = [_texts(each) for each in classes]

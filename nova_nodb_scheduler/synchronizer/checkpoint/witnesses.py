@@ -29,10 +29,14 @@ _MOST = 64
 
 
 def newest(moment: checkpoint_contract.FeedMoment) -> list[checkpoint_contract.WitnessRecord]:
-    """Return the witnesses of a snapshot, none of them behind the cursor."""
+    """Return the witnesses of a snapshot.
+
+    Those behind the cursor as well: a batch that was being taken is in the snapshot, and the
+    feed, which brings it again, does not bring what the back end lost of it.
+    """
     found = []
     for name in moment.snapshot.namespaces():
-        for stored in moment.snapshot.namespace(name).newest(_MOST, moment.cursor.version):
+        for stored in moment.snapshot.namespace(name).newest(_MOST):
             found.append(
                 checkpoint_contract.WitnessRecord(
                     records.RecordKey(name, stored.key),

@@ -42,6 +42,10 @@ class Divergence(enum.Enum):
     DIVERGED = "diverged"
 
 
+#: Of an interval: until a sweep is tried again that was interrupted and is urgent.
+_SOON = 0.1
+
+
 class AntiEntropy:
     """One sweep after the other, a piece at a time; used by the replicator's thread alone.
 
@@ -73,6 +77,8 @@ class AntiEntropy:
         self._sweep: Iterator[None] | None = None
         self._cursor = records.Cursor("", 0)
         self._next_at: float | None = None
+        #: Whether a sweep that was to begin at once did not end yet.
+        self._owed = False
         self._found: Counter[Divergence] = Counter()
         #: Sweeps that reached their end.
         self.sweeps = 0
@@ -85,7 +91,19 @@ class AntiEntropy:
     def restart(self, *, at_once: bool = False) -> None:
         """Drop the sweep; the next begins an interval from now, or at once."""
         self._sweep = None
+        self._owed = at_once
         self._next_at = self._clock() + (0.0 if at_once else self._interval_seconds)
+
+    def interrupt(self) -> None:
+        """Drop the sweep; one that was to begin at once begins soon, others as they would.
+
+        Not at once: a sweep may be what the back end did not bear.
+        """
+        owed = self._owed
+        self.restart()
+        if owed:
+            self._owed = True
+            self._next_at = self._clock() + self._interval_seconds * _SOON
 
     def due_in_seconds(self) -> float:
         """Return how long until the next piece of work."""

@@ -571,7 +571,7 @@ class Replicator:
         # Who shares the driver may have closed it; to open one that is open costs little.
         self._opened = False
         self._rebuild.abandon()
-        self._anti_entropy.restart()
+        self._anti_entropy.interrupt()
         self._backoff.failed()
         return StepOutcome.DISCONNECTED
 

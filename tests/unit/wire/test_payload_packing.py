@@ -2,6 +2,7 @@
 """What was packed comes back byte for byte, and smaller where records are alike."""
 
 import os
+import struct
 import zlib
 
 import testtools
@@ -106,3 +107,23 @@ class TestPacking(testtools.TestCase):
             self.assertEqual(payload, packer.pack(payload))
             self.assertEqual(payload, packer.unpack(payload))
             self.assertEqual(payload, packer.readable(payload))
+
+
+class TestLoading(testtools.TestCase):
+    """Bundles that no process dumped."""
+
+    def test_a_bundle_whose_first_text_ends_where_it_begins_is_none(self):
+        packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+        bomb = packer.compress(bytes(64 << 20)) + packer.flush()
+        for ends in ((0,), (0, 5)):
+            head = struct.pack(f"<BH{len(ends)}I", 1, len(ends), *ends)
+            dumped = head + bytes([codec.PLAIN] * len(ends)) + bomb
+            self.assertRaises(ValueError, payload_packing.DictionaryPacking.load, dumped)
+
+    def test_a_bundle_is_unpacked_no_further_than_to_its_end(self):
+        packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+        bomb = packer.compress(bytes(64 << 20)) + packer.flush()
+        dumped = struct.pack("<BHI", 1, 1, 5) + bytes([codec.PLAIN]) + bomb
+        packing = payload_packing.DictionaryPacking()
+        kept = (packing.load(dumped), 0)
+        self.assertEqual(bytes([codec.PLAIN]) + bytes(5), packing.readable(kept))

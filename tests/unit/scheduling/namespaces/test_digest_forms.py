@@ -3,11 +3,13 @@
 
 import json
 import math
+import tracemalloc
 
 import attrs
 import numpy as np
 import orjson
 import testtools
+from testtools import matchers
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.namespaces import (
@@ -149,6 +151,20 @@ class FormsTest(testtools.TestCase):
             self.refused(form, orjson.dumps(document), 1)
         for dumped in (b"", b"[]", b"null", b"[1,2,3,4,5]"):
             self.refused(form, dumped, 1)
+
+    def test_a_text_that_would_take_a_hundred_times_its_size_is_refused_before_it_is_parsed(self):
+        many = b"[" + b"[]," * (4 << 20) + b"[]]"
+        for form, dumped in (
+            (digest_forms.Providers(), many),
+            (digest_forms.NodeRows(), np.array([len(many)], "<u4").tobytes() + many),
+        ):
+            tracemalloc.start()
+            try:
+                self.assertRaises(ValueError, form.load, dumped, 1)
+                _now, peak_bytes = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            self.assertThat(peak_bytes, matchers.LessThan(2 * len(many)))
 
     def test_errors_and_what_has_no_form_have_none(self):
         broken = provider_facts.digest("u", {"broken": "a reason"})

@@ -4,10 +4,13 @@
 import os
 import random
 import stat
+import struct
+import tracemalloc
 
 import attrs
 import numpy as np
 import orjson
+from testtools import matchers
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.store import stored_pages
@@ -353,6 +356,29 @@ class TestHostile(Case):
             for kind in (checkpoint_format.ROWS, checkpoint_format.RECORDS, 77):
                 self.write_frames([*frames, (kind, body)])
                 self.check_refused(RefusalReason.DAMAGED, repr((kind, body)))
+
+    def test_short_parts_that_name_many_things_are_refused_before_these_are_made(self):
+        many = 4 << 20
+
+        def packed(*parts):
+            return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+        meta = orjson.dumps({"namespace": "pools", "columns": {}, "absent": [], "digests": False})
+        for kind, body in (
+            (checkpoint_format.RECORDS, packed(b"pools", b"\n" * many, *[b""] * 4)),
+            (checkpoint_format.RECORDS, packed(b"pools", b"a", b"", b"", bytes(many), b"")),
+            (checkpoint_format.ROWS, packed(meta, b"\n" * many)),
+            (checkpoint_format.ROWS, packed(meta, b"a", b"", b"", bytes(many), b"")),
+            (checkpoint_format.ROWS, packed(b"[" + b"[]," * many + b"[]]")),
+        ):
+            tracemalloc.start()
+            try:
+                self.assertRaises(checkpoint_format.Damaged, checkpoint_format.page_of, kind, body)
+                _now, peak_bytes = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            # Its parts are copied once.
+            self.assertThat(peak_bytes, matchers.LessThan(2 * len(body) + (1 << 20)))
 
     def test_any_change_of_a_body_is_refused_or_taken_and_never_crashes(self):
         chance = random.Random(3)

@@ -148,6 +148,28 @@ class TestRestart(Case):
         made.catch_up()
         self.assertTrue(made.replicator.alive(1))
 
+    def test_a_connection_that_is_lost_before_the_sweep_ended_does_not_put_it_off(self):
+        self.put("a", 1)
+        self.saved()
+        made = self.scheduler(identity="two")
+        while made.replicator.followed() is None:
+            made.replicator.step()
+        self.assertEqual(0, made.replicator.status().sweeps)
+        self.hub.faults.go_down()
+        self.assertIs(replicator_contract.StepOutcome.DISCONNECTED, made.replicator.step())
+        self.hub.faults.come_up()
+        # Behind the pause before it tries again, and long before a sweep's interval.
+        self.now += 30.0
+        made.catch_up()
+        # Soon, and not at once: it may be the sweep that the back end does not bear.
+        for _ in range(80):
+            self.assertEqual(0, made.replicator.status().sweeps)
+            self.now += 1.0
+            made.catch_up()
+            if made.replicator.status().sweeps:
+                break
+        self.assertEqual(1, made.replicator.status().sweeps)
+
     def test_a_whole_sweep_begins_at_once_behind_a_restored_start(self):
         self.put("a", 1)
         self.saved()
@@ -220,6 +242,29 @@ class TestPast(Case):
         made = self.refused(RefusalReason.LOST_WRITES)
         self.assertEqual({"a": 1, "b": 19}, self.free(made))
         self.assertFalse((self.directory / checkpoint_file.NAME).exists())
+
+    def test_writes_that_were_lost_from_a_batch_that_was_being_taken_are_found(self):
+        first = self.scheduler()
+        first.catch_up()
+        saved = []
+
+        def save_once(_changes):
+            # The store holds the batch, and the cursor stands before it.
+            if not saved:
+                saved.append(first.save())
+
+        first.replicator.subscribe(save_once)
+        self.put("a", 1)
+        backup = self.hub.backup()
+        self.put("lost", 3)
+        first.replicator.step()
+        self.assertEqual([WriteOutcome.WRITTEN], saved)
+        first.end()
+        self.hub.restore(backup)
+        for number in range(20):
+            self.put("b", number)
+        made = self.refused(RefusalReason.LOST_WRITES)
+        self.assertEqual({"a": 1, "b": 19}, self.free(made))
 
     def test_a_restored_past_with_other_states_at_the_same_revisions_is_found(self):
         self.put("a", 1)
