@@ -72,6 +72,7 @@ class SettingsTest(cloud.CloudCase):
             self.override(name, value, "filter_scheduler")
         self.override("max_attempts", 9, "scheduler")
         self.override("host_objects", "lazy", "nodb_scheduler")
+        self.override("choice", "two", "nodb_scheduler")
         self.override("service_down_time", 77, None)
         for name, value in {
             "weight_multiplier": 0.5,
