@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
@@ -76,7 +77,11 @@ class HoldUpkeep:
             )
         if host is None:
             return
-        step = self._ledger.set_hold(request.key, host, self._hold_seconds)
+        try:
+            step = self._ledger.set_hold(request.key, host, self._hold_seconds)
+        except errors.UndecodableRecord:
+            # Others may have one. Who grants tells of it.
+            return
         if isinstance(step, pending.PendingRequest):
             LOG.info(
                 "Host %(host)s is held for request %(key)s, which has waited %(seconds).0f s.",

@@ -56,7 +56,16 @@ class QueueGrants:
         :param host: node uuid of the host whose room it is for
         :raises BackendUnavailable: not known whether it was
         """
-        step = self._ledger.grant(request.key, request.grant.attempt, self._new_id(), purpose, host)
+        attempt, owner = request.grant.attempt, self._new_id()
+        try:
+            step = self._ledger.grant(request.key, attempt, owner, purpose, host)
+        except errors.UndecodableRecord as error:
+            # The feed keeps what it could read last. Whoever stands behind is not to wait.
+            LOG.warning(
+                "Request %(key)s is not granted, for its record cannot be read: %(error)s",
+                {"key": request.key, "error": error},
+            )
+            return None
         if not isinstance(step, pending.PendingRequest):
             return None
         try:

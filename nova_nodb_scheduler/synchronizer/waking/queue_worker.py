@@ -61,6 +61,10 @@ _SWEEP_SECONDS = 1.0
 _FAILURE_SECONDS = 1.0
 #: Walks of one round for requests that came, before events are looked at again.
 _FRESH_AT_ONCE = 16
+#: Between two attempts at requests of one kind of which memory tells nothing, at most; the
+#: pause doubles from a second on, for days if need be.
+_MOST_BLIND_SECONDS = 60.0
+_MOST_DOUBLINGS = 6
 #: What is remembered of digests and requests that others are to grant, or nobody can plan.
 _MOST_REMEMBERED = 10_000
 
@@ -508,7 +512,9 @@ class QueueWorker:
                 "them is tried now and then.",
                 {"key": request.key, "why": why.reason},
             )
-        pacing.next_at = now + min(2.0**pacing.attempts, 60.0)
+        pacing.next_at = now + min(
+            2.0 ** min(pacing.attempts, _MOST_DOUBLINGS), _MOST_BLIND_SECONDS
+        )
         pacing.attempts += 1
         return True
 

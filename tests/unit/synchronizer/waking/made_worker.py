@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker over records in memory and a few small hosts, which goes step by step.
+
+Records, order, grants and hosts are the real ones. What fits is what a test says: hosts
+are asked for by a function, and of a conductor there is no more than what it was told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unittest
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.waiting import queue_settings, wait_queues
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
+from nova_nodb_scheduler.synchronizer.waking import (
+    followed_requests,
+    hold_upkeep,
+    pending_fit,
+    queue_grants,
+    queue_worker,
+    usage_upkeep,
+)
+from nova_nodb_scheduler.wire import codec
+from tests.unit.scheduling import toys
+from tests.unit.scheduling.pipeline import test_engine
+from tests.unit.synchronizer.pending import made_requests
+
+_NAMESPACES = [
+    known_namespaces.PENDING,
+    known_namespaces.INSTANCES,
+    known_namespaces.SCHEDULERS,
+]
+
+
+@attrs.define
+class MadePlans:
+    """What a test says of who fits.
+
+    :ivar answers: by queue; those that are not named do not fit. An error is raised
+    :ivar asked: keys, in order
+    """
+
+    answers: dict = attrs.field(factory=dict)
+    shortages: dict = attrs.field(factory=dict)
+    asked: list = attrs.field(factory=list)
+    unproved: str = ""
+
+    def view(self):
+        if self.unproved:
+            raise pending_fit.HostsUnproved(self.unproved)
+        return "view"
+
+    def fit(self, request, view, *, among=None, charged=None):
+        self.asked.append(request.key)
+        answer = self.answers.get(request.queue, pending_fit.NoRoom())
+        if callable(answer):
+            answer = answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def shortage(self, request, most=pending_fit.MOST_HOSTS):
+        return self.shortages.get(request.queue, pending_fit.NotTold("nobody said"))
+
+
+class MadeMeter:
+    """Counts nothing but errors."""
+
+    def __init__(self):
+        self.failures = 0
+
+    def left(self, priority_class, ending, waited_seconds):
+        pass
+
+    def looked_at(self, result):
+        pass
+
+    def round_took(self, seconds):
+        pass
+
+    def failed(self):
+        self.failures += 1
+
+
+class AllOwn:
+    """One scheduler alone."""
+
+    def is_own(self, digest):
+        return True
+
+
+class WorkerCase(unittest.TestCase):
+    """Three hosts, uuid-0 to uuid-2, and one scheduler."""
+
+    SETTINGS: dict = {}
+
+    def setUp(self):
+        super().setUp()
+        self.now = 1000.0
+        self.hub = memory.MemoryHub(clock=lambda: self.now)
+        self.client = memory.MemorySynchronizer(shared_hub=self.hub)
+        self.client.open()
+        self.addCleanup(self.client.close)
+        self.ledger = pending_ledger.PendingLedger(
+            self.client, made_requests.LEASE_SECONDS, pause=lambda _: None
+        )
+        self.store = host_state_store.HostStateStore(_NAMESPACES, codec.decode_state)
+        self.engine = test_engine.make()
+        for number in range(3):
+            self.engine.put(toys.facts(number))
+        settings = queue_settings.QueueSettings(**self.SETTINGS)
+        self.followed = followed_requests.FollowedRequests(
+            self.store, lambda: wait_queues.WaitQueues(settings)
+        )
+        self.plans, self.meter, self.told = MadePlans(), MadeMeter(), []
+        numbers = itertools.count()
+        self.places: dict = {}
+        self.usage = usage_upkeep.UsageUpkeep(
+            self.followed, self.store, self.engine, lambda server: self.places.get(server, ())
+        )
+        self.worker = queue_worker.QueueWorker(
+            queue_worker.WorkerParts(
+                followed=self.followed,
+                plans=self.plans,
+                grants=queue_grants.QueueGrants(
+                    self.ledger, self, lambda: f"grant-{next(numbers)}"
+                ),
+                owners=AllOwn(),
+                engine=self.engine,
+                catch_up=lambda: None,
+                is_following=lambda: True,
+                meter=self.meter,
+                granted=(),
+                observed=(),
+                clock=lambda: self.now,
+                holds=hold_upkeep.HeldHosts(self.followed, self.engine),
+                proved_upkeep=(
+                    self.usage,
+                    hold_upkeep.HoldUpkeep(
+                        self.followed, self.plans, self.ledger, 600.0, lambda digest: True
+                    ),
+                ),
+                usages=(self.usage,),
+            )
+        )
+
+    def dispatch(self, key, attempt):
+        """Stands for the cast to a conductor."""
+        self.told.append((key, attempt))
+
+    # -- records -------------------------------------------------------------------------
+
+    def park(self, key, *, servers=None, **known):
+        """Have somebody wait for room."""
+        request = attrs.evolve(
+            made_requests.newcomer(key, servers or (key,), now_seconds=self.now, wait_seconds=1e6),
+            **known,
+        )
+        assert self.ledger.create(request, "payload") == request
+        self.ledger.park(pending_rules.holding_of(request), "no room", 0.0)
+
+    def place(self, key):
+        """Have a conductor take what was granted, send its servers, and end."""
+        standing = self.ledger.read(key)
+        taken = self.ledger.take(key, standing.grant.attempt, f"conductor-{standing.grant.attempt}")
+        holding = pending_rules.holding_of(taken)
+        self.ledger.begin(holding)
+        for server in taken.servers:
+            self.ledger.sent(holding, server)
+        self.ledger.finish(holding)
+
+    def state(self, key):
+        standing = self.ledger.read(key)
+        return None if standing is None else standing.state
+
+    def feed(self):
+        """Bring what is written into the store; what cannot be read leaves it as it was."""
+        for page in self.client.snapshot([known_namespaces.PENDING.name]).pages:
+            for record in page:
+                try:
+                    state = None if record.deleted else codec.decode_state(record.payload)
+                except errors.UndecodableRecord:
+                    continue
+                self.store.apply(records.Change(record, state))
+        known = list(self.store.snapshot().namespace(known_namespaces.PENDING.name).row_keys())
+        found = self.client.read([pending_ledger.record_key(key) for key in known])
+        for record in found.values():
+            if record.deleted:
+                self.store.apply(records.Change(record, None))
+
+    def round(self, seconds=1.0):
+        """Let time go by, and have the worker look."""
+        self.now += seconds
+        self.feed()
+        self.worker.round()
