@@ -178,6 +178,8 @@ class QueueWorker:
         )
         #: Requests whose servers are among what hosts use as of the next catch-up.
         self._showing: list[str] = []
+        #: Hosts that grew, by uuid, whose walk broke off: nobody tells of them again.
+        self._unlooked: dict[str, None] = {}
         self._why_unproved = ""
         self.proved = False
 
@@ -271,10 +273,8 @@ class QueueWorker:
             return
         try:
             self._tell_unproved("")
-            for growth in self._look_at_hosts():
-                self._walk(functools.partial(self._queues.wake, growth, now), view, now)
-            for growth in self._released():
-                self._walk(functools.partial(self._queues.wake, growth, now), view, now)
+            self._wake_for(self._look_at_hosts(), view, now)
+            self._wake_for(self._released(), view, now)
             for _ in range(_FRESH_AT_ONCE):
                 if not self._walk(functools.partial(self._queues.wake_fresh, now), view, now):
                     break
@@ -285,6 +285,17 @@ class QueueWorker:
                 each.run(now)
         except pending_fit.HostsUnproved as why:
             self._tell_unproved(str(why))
+
+    def _wake_for(self, growths: Sequence[grown_hosts.Growth], view: Any, now: float) -> None:
+        """Have those tried whom hosts that grew may help; what breaks off is not forgotten."""
+        left = collections.deque(growths)
+        try:
+            while left:
+                self._walk(functools.partial(self._queues.wake, left[0], now), view, now)
+                left.popleft()
+        finally:
+            for growth in left:
+                self._unlooked.update(dict.fromkeys(growth.hosts))
 
     @property
     def _queues(self) -> wait_queues.WaitQueues:
@@ -327,11 +338,13 @@ class QueueWorker:
         return found
 
     def _released(self) -> list[grown_hosts.Growth]:
-        """Return the hosts on which a grant came to nothing, or a hold ended."""
+        """Return hosts on which a grant came to nothing, a hold ended, or a walk broke off."""
         parts = self._parts
         assert self._growth is not None
         with parts.followed.lock:
-            uuids = self._queues.take_released()
+            uuids = dict.fromkeys(self._queues.take_released())
+        uuids.update(self._unlooked)
+        self._unlooked.clear()
         if not uuids:
             return []
         with parts.engine.lock:
