@@ -31,7 +31,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 import oslo_messaging
@@ -359,7 +359,7 @@ class WaitingConductor:
             except errors.NodbError as error:
                 self._leave(attempt, str(error))
 
-    def _leave(self, attempt: Attempt, why: str) -> None:
+    def _leave(self, attempt: Attempt, why: str) -> NoReturn:
         self.counts["left"] += 1
         LOG.warning(
             "Request %(key)s is left to who takes it up next: %(why)s",
@@ -410,8 +410,8 @@ class WaitingConductor:
         try:
             remains = self._abandoned.clear(admin, request)
         except abandoned_requests.NotCleared as error:
-            self._park(attempt, f"what a former attempt left is not cleared: {error}")
-            raise LeftAlone from error
+            # Not parked: who finds a request parked takes it that nothing is left of it.
+            self._leave(attempt, f"what a former attempt left is not cleared: {error}")
         if abandoned_requests.Remains.UNDER_WAY in remains.values():
             attempt.under_way = abandoned_requests.SENT_SECONDS
         servers = [
