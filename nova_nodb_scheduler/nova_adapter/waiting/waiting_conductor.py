@@ -408,7 +408,7 @@ class WaitingConductor:
         request = attempt.request
         admin = nova_context.get_admin_context()
         try:
-            remains = self._abandoned.clear(admin, request)
+            remains = self._abandoned.clear(admin, request, self.still_holds)
         except abandoned_requests.NotCleared as error:
             # Not parked: who finds a request parked takes it that nothing is left of it.
             self._leave(attempt, f"what a former attempt left is not cleared: {error}")

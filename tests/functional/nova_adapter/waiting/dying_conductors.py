@@ -10,6 +10,7 @@ import threading
 from unittest import mock
 
 import nova.conductor.manager
+from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi as compute_rpcapi
@@ -273,6 +274,36 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
     def test_one_that_slept_before_the_mapping_maps_nothing(self):
         self.assert_overtaken(self.waiting, "still_holds")
 
+    def test_one_that_slept_before_it_cleared_allocations_clears_none(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(abandoned_requests.AbandonedRequests, "_clear_allocations") as asleep,
+        ):
+            self.grant(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.take_over(server)
+            self.assert_built_once(server)
+        self.wait_for_overtaken()
+        self.assert_built_once(server)
+        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
+
+    def test_one_that_slept_before_it_removed_an_instance_removes_none(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(objects.Instance, "create", behind=True) as made,
+        ):
+            with self.sleeping(abandoned_requests, "_remove") as asleep:
+                self.grant(server)
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                self.take_over(server)
+                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.wait_for_overtaken()
+        self.assert_built_once(server)
+
     # -- what cannot be cleared at once ----------------------------------------------------
 
     def test_what_is_not_cleared_is_cleared_by_the_next_one(self):
@@ -297,6 +328,24 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             )
         self.take_over(servers[0])
         self.assert_built_once(*servers)
+
+    def test_while_placement_is_away_nobody_is_placed(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        with (
+            mock.patch.object(TASKS, "_schedule_instances", autospec=True) as schedule,
+            mock.patch.object(
+                report.SchedulerReportClient, "get", side_effect=keystone.ConnectFailure("made")
+            ),
+        ):
+            self.take_over(server)
+            waiting_cloud.patience.wait_until(
+                lambda: self.waiting.counts["left"] or schedule.called,
+                30.0,
+                lambda: str(self.waiting.counts),
+            )
+        schedule.assert_not_called()
+        self.take_over(server)
+        self.assert_built_once(server)
 
     def test_a_cast_that_comes_twice_builds_once(self):
         first, _second = self.fill()
