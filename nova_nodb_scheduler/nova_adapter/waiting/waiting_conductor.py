@@ -12,8 +12,8 @@ ask for hosts                            none
 bury it for want of room, or of an       ``park``, and nothing is buried
 answer
 write to cells, cell0 included           ``begin``
-map a server to its cell, or delete its  none; it stops if it was overtaken
-build request
+make an instance, map it, delete its     none; it stops if it was overtaken
+build request, put all into ERROR
 send a server to its host                ``sent``
 return                                   ``finish``
 ======================================== ============================================
@@ -262,7 +262,10 @@ class WaitingConductor:
         :raises LeftAlone: it is somebody else's, or nobody can tell
         """
         attempt = self.current
-        if attempt is None or not attempt.is_kept or attempt.has_begun:
+        if attempt is None or not attempt.is_kept:
+            return
+        if attempt.has_begun:
+            self.check()
             return
         step = self._insist(
             attempt, lambda: self._ledger.begin(attempt.holding, if_absent=attempt.doubtful)
@@ -281,7 +284,16 @@ class WaitingConductor:
         :raises LeftAlone: it is somebody else's, or nobody can tell
         """
         attempt = self.current
-        if attempt is None or not attempt.has(server):
+        if attempt is not None and attempt.has(server):
+            self.check()
+
+    def check(self) -> None:
+        """Look whether the request is in hand still, for all of its servers.
+
+        :raises LeftAlone: it is somebody else's, or nobody can tell
+        """
+        attempt = self.current
+        if attempt is None or not attempt.is_kept:
             return
         standing = self._insist(attempt, lambda: self._ledger.read(attempt.request.key))
         if attempt.is_kept and not attempt.holding.is_of(standing):

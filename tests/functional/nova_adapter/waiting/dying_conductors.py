@@ -274,6 +274,49 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
     def test_one_that_slept_before_the_mapping_maps_nothing(self):
         self.assert_overtaken(self.waiting, "still_holds")
 
+    def test_one_that_slept_behind_the_beginning_takes_nothing_away(self):
+        # It finds no build request, as if the user had deleted the server.
+        self.assert_overtaken(self.waiting, "begin", behind=True)
+
+    def test_one_that_slept_before_its_quota_fails_nobodys_server(self):
+        came = []
+
+        def recheck(*_args, **_kwargs):
+            came.append(None)
+            if len(came) > 1:
+                raise nova_exception.TooManyInstances(
+                    overs="cores", req="1", used="1", allowed="1", headroom="0"
+                )
+
+        with mock.patch.object(TASKS, "_recheck_quota", recheck):
+            self.assert_overtaken(TASKS, "_recheck_quota")
+        self.assertEqual(2, len(came))
+
+    def test_one_that_slept_before_a_burial_buries_nobodys_server(self):
+        find, is_gone = objects.HostMapping.get_by_host, threading.Event()
+
+        def get_by_host(*args, **kwargs):
+            if is_gone.is_set():
+                raise nova_exception.HostMappingNotFound(name="host1")
+            return find(*args, **kwargs)
+
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            mock.patch.object(objects.HostMapping, "get_by_host", get_by_host),
+        ):
+            with self.sleeping(self.waiting, "begin", behind=True) as asleep:
+                server = self.ask()[0]
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                full = nova_exception.NoValidHost(reason="full")
+                with mock.patch.object(TASKS, "_schedule_instances", side_effect=full):
+                    self.take_over(server)
+                    self.waits(server)
+                is_gone.set()
+            self.wait_for_overtaken()
+        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
+        self.assertEqual([], self.instances(server))
+        self.assertTrue(abandoned_requests.has_build_request(self.context, server))
+
     def test_one_that_slept_before_it_cleared_allocations_clears_none(self):
         server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
         self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
