@@ -102,6 +102,10 @@ class Attempt:
     def holding(self) -> pending_rules.Holding:
         return pending_rules.holding_of(self.request)
 
+    def may_be(self, standing: pending.PendingRequest | None) -> bool:
+        """Tell whether what stands is in this hand; of one without a record nobody knows."""
+        return not self.is_kept or self.holding.is_of(standing)
+
     def has(self, server: str) -> bool:
         return self.is_kept and server in self.request.servers
 
@@ -296,7 +300,7 @@ class WaitingConductor:
         if attempt is None or not attempt.is_kept:
             return
         standing = self._insist(attempt, lambda: self._ledger.read(attempt.request.key))
-        if attempt.is_kept and not attempt.holding.is_of(standing):
+        if not attempt.may_be(standing):
             self._stop_if_superseded(pending_rules.Superseded(standing))
 
     def send(self, server: str) -> None:
