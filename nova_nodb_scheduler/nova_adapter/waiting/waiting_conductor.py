@@ -165,13 +165,13 @@ class WaitingConductor:
         :returns: None for one that goes on as in Nova
         :raises LeftAlone: it is kept already, and somebody has it
         """
-        terms = request_records.terms(arguments, self._settings)
-        if terms is None:
-            return None
-        if self._clock() < self._away_until:
-            self.counts["not_kept"] += 1
-            return None
         try:
+            terms = request_records.terms(arguments, self._settings)
+            if terms is None:
+                return None
+            if self._clock() < self._away_until:
+                self.counts["not_kept"] += 1
+                return None
             return self._create(context, arguments, terms)
         except Exception as error:
             if isinstance(error, errors.BackendUnavailable):
@@ -179,8 +179,11 @@ class WaitingConductor:
                 self._away_until = self._clock() + _AWAY_SECONDS
             # Whatever it is: a request must not fail for want of a record.
             LOG.warning(
-                "Request of server %(server)s cannot wait, and goes on as in Nova: %(error)s",
-                {"server": arguments.request_specs[0].instance_uuid, "error": error},
+                "Request of servers %(servers)s cannot wait, and goes on as in Nova: %(error)s",
+                {
+                    "servers": [spec.instance_uuid for spec in arguments.request_specs],
+                    "error": error,
+                },
                 exc_info=not isinstance(error, errors.NodbError),
             )
             self.counts["not_kept"] += 1
