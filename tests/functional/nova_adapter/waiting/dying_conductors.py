@@ -308,7 +308,9 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
                 server = self.ask()[0]
                 self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
                 full = nova_exception.NoValidHost(reason="full")
-                with mock.patch.object(TASKS, "_schedule_instances", side_effect=full):
+                with mock.patch.object(
+                    TASKS, "_schedule_instances", autospec=True, side_effect=full
+                ):
                     self.take_over(server)
                     self.waits(server)
                 is_gone.set()
@@ -355,11 +357,13 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             mock.patch.object(
                 report.SchedulerReportClient,
                 "put_allocations",
+                autospec=True,
                 side_effect=nova_exception.AllocationUpdateFailed(consumer_uuid="", error="made"),
             ),
             mock.patch.object(
                 report.SchedulerReportClient,
                 "delete_allocation_for_instance",
+                autospec=True,
                 side_effect=nova_exception.AllocationDeleteFailed(consumer_uuid="", error="made"),
             ),
         ):
@@ -377,7 +381,10 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         with (
             mock.patch.object(TASKS, "_schedule_instances", autospec=True) as schedule,
             mock.patch.object(
-                report.SchedulerReportClient, "get", side_effect=keystone.ConnectFailure("made")
+                report.SchedulerReportClient,
+                "get",
+                autospec=True,
+                side_effect=keystone.ConnectFailure("made"),
             ),
         ):
             self.take_over(server)
