@@ -69,7 +69,7 @@ class HoldTest(queue_cloud.QueueCase):
     def test_an_end_of_the_hold_frees_the_host(self):
         small = self.conductor.ask(queue="small")
         self.delete(self.on("h1")[0])
-        self.patch(type(self.queue.worker._parts.proved_upkeep[1]), "run", lambda *_: None)
+        self.patch(type(self.queue.worker._parts.proved_upkeep[0]), "run", lambda *_: None)
         held = self.request(self.large)
         ended = attrs.evolve(held.hold, until_seconds=0.0)
         self.ledger._step(self.large, lambda now: attrs.evolve(now, hold=ended))
