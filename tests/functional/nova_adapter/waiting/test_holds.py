@@ -74,3 +74,13 @@ class HoldTest(queue_cloud.QueueCase):
         ended = attrs.evolve(held.hold, until_seconds=0.0)
         self.ledger._step(self.large, lambda now: attrs.evolve(now, hold=ended))
         self.until(lambda: small in self.placed())
+
+    def test_a_request_of_which_nobody_can_say_what_it_lacks_ends_no_hold(self):
+        self.conductor.ask(
+            queue="absurd", priority_class="high", needs={"VCPU": 2**63, "MEMORY_MB": 512}
+        )
+        self.turn()
+        # Not before two seconds have passed by itself.
+        self.queue.worker._parts.proved_upkeep[0]._look_at = float("-inf")
+        self.turn()
+        self.assertTrue(self.runtime.decisions.engine._holds)
