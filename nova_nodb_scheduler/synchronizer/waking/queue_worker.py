@@ -454,12 +454,11 @@ class QueueWorker:
                 if self._queues is not queues:
                     return is_any
                 candidate = walk.next()
-                charged = _copied(queues.charged()) if candidate is not None else {}
             if candidate is None:
                 return is_any
             is_any = True
             try:
-                self._try(walk, candidate, charged, view, now)
+                self._try(walk, candidate, view, now)
             except pending_fit.HostsUnproved:
                 with lock:
                     walk.refused()
@@ -475,7 +474,6 @@ class QueueWorker:
         self,
         walk: wake_ups.WakeUp,
         candidate: wake_ups.Candidate,
-        charged: pending_fit.Amounts,
         view: Any,
         now: float,
     ) -> None:
@@ -484,7 +482,7 @@ class QueueWorker:
         # The room of one server was told less all charges; several need other hosts, too.
         among = candidate.hosts if len(request.unsent) == 1 else None
         fit = parts.plans.fit(
-            request, view, among=among, charged=None if among is not None else charged
+            request, view, among=among, charged=self._charged() if among is None else None
         )
         result = "does not fit"
         if isinstance(fit, pending_fit.NotTold):
@@ -513,6 +511,11 @@ class QueueWorker:
         parts.meter.looked_at("granted")
         kind = waiting_events.EventKind.DISPATCHED
         self._tell((*parts.granted, *parts.observed), kind, standing, now)
+
+    def _charged(self) -> pending_fit.Amounts:
+        """Return what grants in flight take; O(hosts that they are on)."""
+        with self._parts.followed.lock:
+            return {host: dict(amounts) for host, amounts in self._queues.charged().items()}
 
     def _may_be_tried_blindly(
         self, request: pending.PendingRequest, why: pending_fit.NotTold, now: float
@@ -554,10 +557,6 @@ def _growths(
             grown.after[part][there],
             None if grown.before is None else grown.before[part][there],
         )
-
-
-def _copied(charged: Any) -> dict[str, dict[str, int]]:
-    return {host: dict(amounts) for host, amounts in charged.items()}
 
 
 def _has_hosts(transition: followed_requests.Transition) -> bool:
