@@ -19,6 +19,10 @@ gone               none                     any         deleted by its user: don
 
 A server that is placed anew has no allocations before that: Nova would take those of the
 former attempt for a move's and add them up.
+
+Who clears away may sleep, too, and be overtaken: what it finds then is its successor's.
+It looks at its record before it takes anything away, and behind the reading of what it
+takes away where Placement refuses what has changed since.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
+from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
@@ -48,6 +53,9 @@ LOG = logging.getLogger(__name__)
 SENT_SECONDS = 1800.0
 
 _METHOD = "build_instances"
+
+#: Called with a server before anything of it is taken away; raises where it must not be.
+Check = Callable[[str], None]
 
 
 class Remains(enum.Enum):
@@ -92,7 +100,9 @@ class AbandonedRequests:
 
     _report_client: Callable[[], Any]
 
-    def clear(self, context: Any, request: pending.PendingRequest) -> dict[str, Remains]:
+    def clear(
+        self, context: Any, request: pending.PendingRequest, check: Check
+    ) -> dict[str, Remains]:
         """Clear away what former attempts left; return what is to be done for each server.
 
         :param context: of an administrator
@@ -101,29 +111,36 @@ class AbandonedRequests:
         # Who parked it in order has written nothing to cells.
         is_clean = request.grant.after is pending.PendingState.WAITING and not request.sent
         return {
-            server: self._server(context, server, is_sent=server in request.sent, is_clean=is_clean)
+            server: self._server(
+                context, server, check, is_sent=server in request.sent, is_clean=is_clean
+            )
             for server in request.servers
         }
 
-    def _server(self, context: Any, server: str, *, is_sent: bool, is_clean: bool) -> Remains:
+    def _server(
+        self, context: Any, server: str, check: Check, *, is_sent: bool, is_clean: bool
+    ) -> Remains:
         has_request = has_build_request(context, server)
         if not (is_clean and has_request):
-            remains = self._in_cells(context, server, is_sent=is_sent, has_request=has_request)
+            remains = self._in_cells(
+                context, server, check, is_sent=is_sent, has_request=has_request
+            )
             if remains is not None:
                 return remains
         if is_sent or not has_request:
             return Remains.DONE
-        self._clear_allocations(context, server)
+        self._clear_allocations(context, server, check)
         return Remains.PLACE
 
     def _in_cells(
-        self, context: Any, server: str, *, is_sent: bool, has_request: bool
+        self, context: Any, server: str, check: Check, *, is_sent: bool, has_request: bool
     ) -> Remains | None:
         """Settle what stands in cells of a server; None where nothing does any more."""
         for cell, instance in _instances(context, server):
             if not _is_unhosted(instance):
                 if has_request and not instance.host:
                     # It ended in ERROR, and who put it there came no further.
+                    check(server)
                     _delete_request(context, server)
                 return Remains.DONE
             if is_sent:
@@ -131,23 +148,31 @@ class AbandonedRequests:
                     return Remains.UNDER_WAY
                 error: Exception = NeverArrived(seconds=int(SENT_SECONDS))
             elif has_request:
-                _remove(context, cell, instance)
+                _remove(context, cell, instance, check)
                 continue
             else:
                 error = ConductorDied()
+            check(server)
             _fail(context, cell, instance, error)
-            self._clear_allocations(context, server)
+            self._clear_allocations(context, server, check)
             return Remains.DONE
         return None
 
-    def _clear_allocations(self, context: Any, server: str) -> None:
+    def _clear_allocations(self, context: Any, server: str, check: Check) -> None:
+        # Nova's own way in one call takes a Placement that does not answer for one that
+        # holds nothing, and has no place for the look between its reading and its writing.
+        client = self._report_client()
         try:
-            if self._report_client().delete_allocation_for_instance(context, server):
-                LOG.info(
-                    "Allocations of a former attempt for %(server)s are gone", {"server": server}
-                )
-        except nova_exception.AllocationDeleteFailed as error:
-            raise NotCleared(str(error)) from error
+            found = client.get_allocs_for_consumer(context, server)
+            if not found["allocations"]:
+                return
+            check(server)
+            is_gone = client.put_allocations(context, server, {**found, "allocations": {}})
+        except (nova_exception.NovaException, keystone.ClientException) as error:
+            raise NotCleared(f"allocations of {server}: {error}") from error
+        if not is_gone:
+            raise NotCleared(f"allocations of {server}: Placement refused to remove them")
+        LOG.info("Allocations of a former attempt for %(server)s are gone", {"server": server})
 
 
 def handle(error: Exception, act: Callable[[], None]) -> None:
@@ -214,8 +239,9 @@ def _age_seconds(instance: Any) -> float:
     return float((now - made).total_seconds())
 
 
-def _remove(context: Any, cell: Any, instance: Any) -> None:
+def _remove(context: Any, cell: Any, instance: Any, check: Check) -> None:
     """Take an instance that was never sent out of its cell, as if it had never been there."""
+    check(instance.uuid)
     with nova_context.target_cell(context, cell) as targeted:
         instance._context = targeted
         try:

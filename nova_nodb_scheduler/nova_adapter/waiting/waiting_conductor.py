@@ -12,8 +12,8 @@ ask for hosts                            none
 bury it for want of room, or of an       ``park``, and nothing is buried
 answer
 write to cells, cell0 included           ``begin``
-map a server to its cell, or delete its  none; it stops if it was overtaken
-build request
+make an instance, map it, delete its     none; it stops if it was overtaken
+build request, put all into ERROR
 send a server to its host                ``sent``
 return                                   ``finish``
 ======================================== ============================================
@@ -31,7 +31,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 import oslo_messaging
@@ -102,6 +102,10 @@ class Attempt:
     def holding(self) -> pending_rules.Holding:
         return pending_rules.holding_of(self.request)
 
+    def may_be(self, standing: pending.PendingRequest | None) -> bool:
+        """Tell whether what stands is in this hand; of one without a record nobody knows."""
+        return not self.is_kept or self.holding.is_of(standing)
+
     def has(self, server: str) -> bool:
         return self.is_kept and server in self.request.servers
 
@@ -161,13 +165,13 @@ class WaitingConductor:
         :returns: None for one that goes on as in Nova
         :raises LeftAlone: it is kept already, and somebody has it
         """
-        terms = request_records.terms(arguments, self._settings)
-        if terms is None:
-            return None
-        if self._clock() < self._away_until:
-            self.counts["not_kept"] += 1
-            return None
         try:
+            terms = request_records.terms(arguments, self._settings)
+            if terms is None:
+                return None
+            if self._clock() < self._away_until:
+                self.counts["not_kept"] += 1
+                return None
             return self._create(context, arguments, terms)
         except Exception as error:
             if isinstance(error, errors.BackendUnavailable):
@@ -175,8 +179,11 @@ class WaitingConductor:
                 self._away_until = self._clock() + _AWAY_SECONDS
             # Whatever it is: a request must not fail for want of a record.
             LOG.warning(
-                "Request of server %(server)s cannot wait, and goes on as in Nova: %(error)s",
-                {"server": arguments.request_specs[0].instance_uuid, "error": error},
+                "Request of servers %(servers)s cannot wait, and goes on as in Nova: %(error)s",
+                {
+                    "servers": [spec.instance_uuid for spec in arguments.request_specs],
+                    "error": error,
+                },
                 exc_info=not isinstance(error, errors.NodbError),
             )
             self.counts["not_kept"] += 1
@@ -262,7 +269,10 @@ class WaitingConductor:
         :raises LeftAlone: it is somebody else's, or nobody can tell
         """
         attempt = self.current
-        if attempt is None or not attempt.is_kept or attempt.has_begun:
+        if attempt is None or not attempt.is_kept:
+            return
+        if attempt.has_begun:
+            self.check()
             return
         step = self._insist(
             attempt, lambda: self._ledger.begin(attempt.holding, if_absent=attempt.doubtful)
@@ -281,10 +291,19 @@ class WaitingConductor:
         :raises LeftAlone: it is somebody else's, or nobody can tell
         """
         attempt = self.current
-        if attempt is None or not attempt.has(server):
+        if attempt is not None and attempt.has(server):
+            self.check()
+
+    def check(self) -> None:
+        """Look whether the request is in hand still, for all of its servers.
+
+        :raises LeftAlone: it is somebody else's, or nobody can tell
+        """
+        attempt = self.current
+        if attempt is None or not attempt.is_kept:
             return
         standing = self._insist(attempt, lambda: self._ledger.read(attempt.request.key))
-        if attempt.is_kept and not attempt.holding.is_of(standing):
+        if not attempt.may_be(standing):
             self._stop_if_superseded(pending_rules.Superseded(standing))
 
     def send(self, server: str) -> None:
@@ -359,7 +378,7 @@ class WaitingConductor:
             except errors.NodbError as error:
                 self._leave(attempt, str(error))
 
-    def _leave(self, attempt: Attempt, why: str) -> None:
+    def _leave(self, attempt: Attempt, why: str) -> NoReturn:
         self.counts["left"] += 1
         LOG.warning(
             "Request %(key)s is left to who takes it up next: %(why)s",
@@ -408,10 +427,10 @@ class WaitingConductor:
         request = attempt.request
         admin = nova_context.get_admin_context()
         try:
-            remains = self._abandoned.clear(admin, request)
+            remains = self._abandoned.clear(admin, request, self.still_holds)
         except abandoned_requests.NotCleared as error:
-            self._park(attempt, f"what a former attempt left is not cleared: {error}")
-            raise LeftAlone from error
+            # Not parked: who finds a request parked takes it that nothing is left of it.
+            self._leave(attempt, f"what a former attempt left is not cleared: {error}")
         if abandoned_requests.Remains.UNDER_WAY in remains.values():
             attempt.under_way = abandoned_requests.SENT_SECONDS
         servers = [

@@ -81,7 +81,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
     ) -> None:
         super().schedule_and_build_instances(
             context,
-            build_requests,
+            self._nodb_held(build_requests),
             arguments.request_specs,
             arguments.image,
             arguments.admin_password,
@@ -103,11 +103,16 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
             context,
             arguments.request_specs[0],
             error,
-            build_requests=build_requests,
+            build_requests=self._nodb_held(build_requests),
             block_device_mapping=arguments.block_device_mapping,
             tags=arguments.tags,
         )
         abandoned_requests.handle(error, bury)
+
+    def _nodb_held(self, build_requests: Any) -> Any:
+        if self._nodb_waiting.current is None:
+            return build_requests
+        return [_HeldBuildRequest(each, self._nodb_waiting.still_holds) for each in build_requests]
 
     # -- what Nova's methods call --------------------------------------------------------
 
@@ -144,6 +149,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
         return super()._delete_build_request(context, build_request, instance, *args, **kwargs)
 
     def _cleanup_build_artifacts(self, *args: Any, **kwargs: Any) -> None:
+        self._nodb_waiting.check()
         super()._cleanup_build_artifacts(*args, **kwargs)
         self._nodb_waiting.cleaned()
 
@@ -164,6 +170,28 @@ class _SendingApi:
     def build_and_run_instance(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         self._send(instance.uuid)
         return self._api.build_and_run_instance(context, instance, *args, **kwargs)
+
+
+class _HeldBuildRequest:
+    """Nova's build request of a server that may wait.
+
+    Nova makes an instance of it, then looks whether it is there still, and takes the
+    server's mapping and allocations away where it is not: its user deleted it, or whoever
+    came after has built it.
+
+    :param check: raises where it is somebody else's
+    """
+
+    def __init__(self, build_request: Any, check: Callable[[str], None]) -> None:
+        self._build_request = build_request
+        self._check = check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._build_request, name)
+
+    def get_new_instance(self, context: Any) -> Any:
+        self._check(self._build_request.instance_uuid)
+        return self._build_request.get_new_instance(context)
 
 
 class DispatchEndpoint:

@@ -105,16 +105,24 @@ def looked_at() -> dict[str, Any]:
     }
 
 
+_TRIES = 5
+
+
 def fingerprint(code: Any) -> str:
     """Return the fingerprint of a function, behind its decorators, or of a class.
 
     Empty where there is no source to be read.
     """
-    try:
-        source = inspect.getsource(inspect.unwrap(code))
-    except (OSError, TypeError):
-        return ""
-    return fingerprint_of_source(source)
+    for _ in range(_TRIES):
+        try:
+            return fingerprint_of_source(inspect.getsource(inspect.unwrap(code)))
+        except SystemError:
+            # Python's own, where another thread makes a syntax tree at the same moment
+            # ("AST constructor recursion depth mismatch"); it says nothing about the code.
+            continue
+        except (OSError, TypeError):
+            break
+    return ""
 
 
 def fingerprint_of_source(source: str) -> str:

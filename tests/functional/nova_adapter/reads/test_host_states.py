@@ -236,7 +236,7 @@ class DifferentialTest(SchedulerCase):
         asked = [*uuids[1:], str(uuid.uuid4())] if aggregated % 2 else uuids
         for wanted in (asked, None):
             expected = self.states_of(stock, wanted)
-            with request_views.working_on(self.view()), cloud.Statements() as statements:
+            with request_views.working_on(self.view()), self.statements() as statements:
                 found = self.states_of(ours, wanted)
             self.assertEqual([], statements.seen)
             self.assertEqual(expected.keys(), found.keys())
@@ -315,7 +315,7 @@ class OneRequestTest(SchedulerCase):
 
     def test_one_cell_falls_back_and_the_other_is_served(self) -> None:
         view = self.view({cloud.CELL2: state_proof.UnprovedReason.BEHIND})
-        with cloud.Statements() as statements:
+        with self.statements() as statements:
             states = self.states_by_host(view)
         self.assertEqual({"h1", "h2"}, states.keys())
         self.assertEqual([(cloud.CELL2, state_proof.UnprovedReason.BEHIND)], self.fallbacks)
@@ -376,7 +376,7 @@ class OneRequestTest(SchedulerCase):
 
     def test_a_requested_host_is_found_without_a_statement(self) -> None:
         view = self.view()
-        with request_views.working_on(view), cloud.Statements() as statements:
+        with request_views.working_on(view), self.statements() as statements:
             by_host = self.manager.get_compute_nodes_by_host_or_node(self.admin, "h2", None)
             by_both = self.manager.get_compute_nodes_by_host_or_node(self.admin, "h1", "node-h1")
             by_node = self.manager.get_compute_nodes_by_host_or_node(self.admin, None, "node-h2")
@@ -388,7 +388,7 @@ class OneRequestTest(SchedulerCase):
         self.assertEqual(cloud.CELL2, cell.uuid)
 
     def test_no_such_host_is_said_by_nova_alone(self) -> None:
-        with request_views.working_on(self.view()), cloud.Statements() as statements:
+        with request_views.working_on(self.view()), self.statements() as statements:
             wrong = self.manager.get_compute_nodes_by_host_or_node(self.admin, "h1", "node-h2")
         self.assertEqual([], list(wrong))
         self.assertEqual(1, len(statements.of("compute_nodes")), statements.seen)
@@ -403,7 +403,7 @@ class OneRequestTest(SchedulerCase):
 
     def test_image_properties_of_instances_are_at_hand(self) -> None:
         state = self.states_by_host(self.view())["h1"]
-        with cloud.Statements() as statements:
+        with self.statements() as statements:
             listed = objects.InstanceList(objects=list(state.instances.values()))
             if hasattr(listed, "fill_metadata"):
                 listed.fill_metadata()
@@ -447,7 +447,7 @@ class DatabaseReadsTest(SchedulerCase):
         }
         database_reads.install()
         try:
-            with request_views.working_on(self.view()), cloud.Statements() as statements:
+            with request_views.working_on(self.view()), self.statements() as statements:
                 found = plain(call())
         finally:
             for module, name, _own, _ours in database_reads._REPLACED:
@@ -501,7 +501,7 @@ class DatabaseReadsTest(SchedulerCase):
             self.sweep()
             for binaries in (["nova-compute"], ["nova-compute", "nova-osapi_compute"]):
                 expected = nova_service.get_minimum_version_all_cells(self.admin, binaries)
-                with request_views.working_on(self.view()), cloud.Statements() as statements:
+                with request_views.working_on(self.view()), self.statements() as statements:
                     found_version = database_reads.get_minimum_version_all_cells(
                         self.admin, binaries
                     )
@@ -518,12 +518,12 @@ class DatabaseReadsTest(SchedulerCase):
         self.service(cloud.CELL1, "h1")
         for missing in (cloud.CELL0, cloud.CELL2):
             view = self.view({missing: state_proof.UnprovedReason.COLD})
-            with request_views.working_on(view), cloud.Statements() as statements:
+            with request_views.working_on(view), self.statements() as statements:
                 database_reads.get_minimum_version_all_cells(self.admin, ["nova-compute"])
             self.assertEqual(3, len(statements.of("services")))
 
     def test_outside_a_request_everything_is_novas(self) -> None:
-        with cloud.Statements() as statements:
+        with self.statements() as statements:
             database_reads.get_by_host(self.admin, "h1")
             database_reads.get_by_metadata(self.admin, key="ssd")
         self.assertTrue(statements.seen)

@@ -10,8 +10,11 @@ import threading
 from unittest import mock
 
 import nova.conductor.manager
+from keystoneauth1 import exceptions as keystone
+from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi as compute_rpcapi
+from nova.scheduler.client import report
 
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests
@@ -224,18 +227,19 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
     # -- who sleeps, and wakes behind others ------------------------------------------------
 
     @contextlib.contextmanager
-    def sleeping(self, owner, name):
-        """Let the next conductor that comes to a function sleep before it until the end."""
+    def sleeping(self, owner, name, *, behind=False):
+        """Let the next conductor that comes to a function sleep before or behind it."""
         asleep, awake, over = threading.Event(), threading.Event(), threading.Event()
         function = getattr(owner, name)
 
         def sleep(*args, **kwargs):
             if asleep.is_set():
                 return function(*args, **kwargs)
+            came_to = function(*args, **kwargs) if behind else None
             asleep.set()
             awake.wait(waiting_cloud.PATIENCE_SECONDS)
             try:
-                return function(*args, **kwargs)
+                return came_to if behind else function(*args, **kwargs)
             finally:
                 over.set()
 
@@ -244,25 +248,147 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             awake.set()
             self.assertTrue(over.wait(waiting_cloud.PATIENCE_SECONDS))
 
-    def assert_overtaken(self, owner, name):
+    def wait_for_overtaken(self):
+        """Give one that was overtaken time to find out; what it did is for the test to tell."""
+        with contextlib.suppress(waiting_cloud.patience.OutOfPatience):
+            waiting_cloud.patience.wait_until(
+                lambda: self.waiting.counts["overtaken"], 5.0, lambda: str(self.waiting.counts)
+            )
+
+    def assert_overtaken(self, owner, name, *, behind=False):
         with (
             mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(owner, name) as asleep,
+            self.sleeping(owner, name, behind=behind) as asleep,
         ):
             server = self.ask()[0]
             self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
             self.take_over(server)
             self.assert_built_once(server)
-        waiting_cloud.patience.wait_until(
-            lambda: self.waiting.counts["overtaken"], 30.0, lambda: str(self.waiting.counts)
-        )
+        self.wait_for_overtaken()
         self.assert_built_once(server)
+        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
 
     def test_one_that_slept_before_the_beginning_does_nothing(self):
         self.assert_overtaken(self.waiting._ledger, "begin")
 
     def test_one_that_slept_before_the_mapping_maps_nothing(self):
         self.assert_overtaken(self.waiting, "still_holds")
+
+    def test_one_that_slept_behind_the_beginning_takes_nothing_away(self):
+        # It finds no build request, as if the user had deleted the server.
+        self.assert_overtaken(self.waiting, "begin", behind=True)
+
+    def test_one_that_slept_before_its_quota_fails_nobodys_server(self):
+        came = []
+
+        def recheck(*_args, **_kwargs):
+            came.append(None)
+            if len(came) > 1:
+                raise nova_exception.TooManyInstances(
+                    overs="cores", req="1", used="1", allowed="1", headroom="0"
+                )
+
+        with mock.patch.object(TASKS, "_recheck_quota", recheck):
+            self.assert_overtaken(TASKS, "_recheck_quota")
+        self.assertEqual(2, len(came))
+
+    def test_one_that_slept_before_a_burial_buries_nobodys_server(self):
+        find, is_gone = objects.HostMapping.get_by_host, threading.Event()
+
+        def get_by_host(*args, **kwargs):
+            if is_gone.is_set():
+                raise nova_exception.HostMappingNotFound(name="host1")
+            return find(*args, **kwargs)
+
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            mock.patch.object(objects.HostMapping, "get_by_host", get_by_host),
+        ):
+            with self.sleeping(self.waiting, "begin", behind=True) as asleep:
+                server = self.ask()[0]
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                full = nova_exception.NoValidHost(reason="full")
+                with mock.patch.object(TASKS, "_schedule_instances", side_effect=full):
+                    self.take_over(server)
+                    self.waits(server)
+                is_gone.set()
+            self.wait_for_overtaken()
+        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
+        self.assertEqual([], self.instances(server))
+        self.assertTrue(abandoned_requests.has_build_request(self.context, server))
+
+    def test_one_that_slept_before_it_cleared_allocations_clears_none(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(abandoned_requests.AbandonedRequests, "_clear_allocations") as asleep,
+        ):
+            self.grant(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.take_over(server)
+            self.assert_built_once(server)
+        self.wait_for_overtaken()
+        self.assert_built_once(server)
+        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
+
+    def test_one_that_slept_before_it_removed_an_instance_removes_none(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(objects.Instance, "create", behind=True) as made,
+        ):
+            with self.sleeping(abandoned_requests, "_remove") as asleep:
+                self.grant(server)
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                self.take_over(server)
+                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.wait_for_overtaken()
+        self.assert_built_once(server)
+
+    # -- what cannot be cleared at once ----------------------------------------------------
+
+    def test_what_is_not_cleared_is_cleared_by_the_next_one(self):
+        servers = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell", servers=2)
+        with (
+            mock.patch.object(
+                report.SchedulerReportClient,
+                "put_allocations",
+                side_effect=nova_exception.AllocationUpdateFailed(consumer_uuid="", error="made"),
+            ),
+            mock.patch.object(
+                report.SchedulerReportClient,
+                "delete_allocation_for_instance",
+                side_effect=nova_exception.AllocationDeleteFailed(consumer_uuid="", error="made"),
+            ),
+        ):
+            self.take_over(servers[0])
+            waiting_cloud.patience.wait_until(
+                lambda: self.waiting.counts["left"] or self.waiting.counts["parked"],
+                30.0,
+                lambda: str(self.waiting.counts),
+            )
+        self.take_over(servers[0])
+        self.assert_built_once(*servers)
+
+    def test_while_placement_is_away_nobody_is_placed(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        with (
+            mock.patch.object(TASKS, "_schedule_instances", autospec=True) as schedule,
+            mock.patch.object(
+                report.SchedulerReportClient, "get", side_effect=keystone.ConnectFailure("made")
+            ),
+        ):
+            self.take_over(server)
+            waiting_cloud.patience.wait_until(
+                lambda: self.waiting.counts["left"] or schedule.called,
+                30.0,
+                lambda: str(self.waiting.counts),
+            )
+        schedule.assert_not_called()
+        self.take_over(server)
+        self.assert_built_once(server)
 
     def test_a_cast_that_comes_twice_builds_once(self):
         first, _second = self.fill()

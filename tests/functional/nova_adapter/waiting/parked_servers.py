@@ -10,6 +10,7 @@ import oslo_messaging
 from nova import exception, objects
 from nova.scheduler import rpcapi
 from nova.tests import fixtures as nova_fixtures
+from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
@@ -58,6 +59,13 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
     def test_a_hint_of_0_seconds_ends_as_in_nova(self):
         self.fill()
         self.comes_to(self.ask(wait_seconds=0)[0], "ERROR")
+
+    def test_one_whose_terms_cannot_be_read_goes_on_as_in_nova(self):
+        # Of another release, or of a tool that speaks to conductors itself.
+        spec = objects.RequestSpec(flavor=objects.Flavor(name="bare"), instance_uuid=uuids.bare)
+        arguments = request_payload.BuildArguments([spec], None, None, [], None, None)
+        self.assertIsNone(self.waiting.keep(self.context, arguments))
+        self.assertEqual(1, self.waiting.counts["not_kept"])
 
     def test_the_users_deletion_ends_its_waiting(self):
         self.fill()

@@ -253,6 +253,12 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
             self.client.delete(f"/allocations/{key}")
         self.runtime.decisions.mirror_keeper.look_at(nodes)
 
+    def forgotten(self, key: str) -> bool:
+        """Whether nothing that is followed tells of a server's room any more."""
+        self.follow()
+        told = (known_namespaces.PROVIDERS, known_namespaces.CLAIM_RECORDS)
+        return not any(key in str(state) for each in told for state in self.states(each).values())
+
     def fill(self, vcpus: int = 6) -> list[str]:
         """Take so many processors, one each."""
         return [self.conductor.ask() for _ in range(vcpus)]

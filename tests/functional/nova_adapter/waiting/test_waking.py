@@ -53,7 +53,7 @@ class WakingTest(queue_cloud.QueueCase):
         large = self.conductor.ask(vcpus=4)
         self.turn()
         self.delete(first[0])
-        self.until(lambda: self.used_in_all() == 5)
+        self.until(lambda: self.used_in_all() == 5 and self.forgotten(first[0]))
         small = self.conductor.ask()
         self.assertIn(small, self.placed())
         self.assertEqual([large], self.waiting())
@@ -76,17 +76,10 @@ class WakingTest(queue_cloud.QueueCase):
         self.turn()
         self.conductor.deaf = True
         self.delete(first[0])
-        self.until(lambda: self.used_in_all() == 5 and not self.runtime_claims())
+        self.until(lambda: self.used_in_all() == 5 and self.forgotten(first[0]))
         high = self.conductor.ask(priority_class="high")
         self.assertIn(high, self.placed())
         self.assertNotIn(normal, self.placed())
-
-    def runtime_claims(self):
-        """Claims of servers that are gone."""
-        servers = set(self.placed())
-        snapshot = self.runtime.store.snapshot().namespace("claims")
-        held = {key for _, state in snapshot.states() for key in state.get("consumers", {})}
-        return held - servers - {None} if held - servers else set()
 
     def test_servers_of_one_request_wait_as_one(self):
         first = self.fill()
@@ -181,7 +174,12 @@ class FullTest(queue_cloud.QueueCase):
             self.conductor.ask(vcpus=4)
         self.turn()
         self.delete(first[0])
-        self.until(lambda: sum(self.used(host)["VCPU"] for host in self.nodes) == 5)
+        self.until(
+            lambda: (
+                sum(self.used(host)["VCPU"] for host in self.nodes) == 5
+                and self.forgotten(first[0])
+            )
+        )
         self.assertIn(self.conductor.ask(), self.placed())
 
 

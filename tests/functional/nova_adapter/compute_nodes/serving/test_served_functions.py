@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
 import threading
@@ -93,6 +94,20 @@ class InstalledTest(ServedCase):
         self.assertNotEqual(
             replaced_code.fingerprint_of_source(one), replaced_code.fingerprint_of_source(changed)
         )
+
+    def test_python_s_own_fault_while_others_parse_says_nothing_about_the_code(self) -> None:
+        known = replaced_code.fingerprint(main_db.compute_node_get)
+        source = replaced_code.inspect.getsource
+        fault = SystemError("AST constructor recursion depth mismatch (before=93, after=99)")
+        answers = [fault, source(inspect.unwrap(main_db.compute_node_get))]
+        with mock.patch.object(
+            replaced_code.inspect, "getsource", autospec=True, side_effect=answers
+        ):
+            self.assertEqual(known, replaced_code.fingerprint(source))
+        with mock.patch.object(
+            replaced_code.inspect, "getsource", autospec=True, side_effect=fault
+        ):
+            self.assertEqual("", replaced_code.fingerprint(source))
 
     def test_nova_s_objects_go_through_it(self) -> None:
         self.install()
