@@ -35,7 +35,7 @@ other room; a grant is a compare-and-set, so that nobody is granted twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import (
@@ -219,10 +219,14 @@ class WaitQueues:
 
     # -- holds
 
-    def wanting_hold(self, now: float) -> tuple[pending.PendingRequest, ...]:
+    def wanting_hold(
+        self, now: float, *, without: Collection[str] = ()
+    ) -> tuple[pending.PendingRequest, ...]:
         """Return who ought to have a host held: the first of a class, once it has waited.
 
         At most one a class, and none for a class of which another one that waits has one.
+
+        :param without: digests for which no host can be held; those behind are looked at
         """
         book = self._book
         holding = {
@@ -232,7 +236,7 @@ class WaitQueues:
         }
         wanting = []
         for level in range(len(self._settings.classes)):
-            first = self._index.first(level)
+            first = self._index.first(level, without)
             if first is None or level in holding:
                 continue
             request = self._index.first_entry(first).request

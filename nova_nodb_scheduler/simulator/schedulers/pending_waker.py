@@ -218,7 +218,7 @@ class PendingWaker:
                 observed=(),
                 clock=clock,
                 holds=hold_upkeep.HeldHosts(self._followed, engine),
-                proved_upkeep=(usage, holds),
+                proved_upkeep=(holds,),
                 usages=(usage,),
             )
         )

@@ -24,6 +24,10 @@ LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 #: Between two attempts to hold a host for the same request.
 _AGAIN_SECONDS = 10.0
+#: How long those behind are looked at instead of requests for which no host can be held, and
+#: how many such kinds of them one look finds out.
+_VAIN_SECONDS = 60.0
+_MOST_VAIN = 4
 
 
 class HoldUpkeep:
@@ -48,6 +52,8 @@ class HoldUpkeep:
         self._is_own = is_own
         self._look_at = float("-inf")
         self._tried: dict[str, float] = {}
+        #: Digests for which no host can be held, and since when.
+        self._vain: dict[str, float] = {}
 
     def run(self, now: float) -> None:
         """Look for whom a host is to be held; hosts must be proved.
@@ -59,17 +65,26 @@ class HoldUpkeep:
             return
         self._look_at = now
         self._tried = {key: at for key, at in self._tried.items() if now - at < _AGAIN_SECONDS}
-        with followed.lock:
-            wanting = followed.queues.wanting_hold(now)
-        for request in wanting:
-            if request.key not in self._tried and self._is_own(request.queue):
-                self._tried[request.key] = now
-                self._hold(request, now)
+        self._vain = {name: at for name, at in self._vain.items() if now - at < _VAIN_SECONDS}
+        for _ in range(_MOST_VAIN):
+            known = len(self._vain)
+            with followed.lock:
+                wanting = followed.queues.wanting_hold(now, without=self._vain)
+            for request in wanting:
+                if request.key not in self._tried:
+                    self._tried[request.key] = now
+                    self._hold(request, now)
+            if len(self._vain) == known:
+                break
 
     def _hold(self, request: pending.PendingRequest, now: float) -> None:
         followed = self._followed
         found = self._plans.shortage(request)
-        if isinstance(found, pending_fit.NotTold):
+        if isinstance(found, pending_fit.NotTold) or not found.uuids:
+            # Those behind are not to wait for it. Every scheduler has to know that of all.
+            self._vain[request.queue] = now
+            return
+        if not self._is_own(request.queue):
             return
         with followed.lock:
             host = followed.queues.choose_hold(

@@ -80,7 +80,10 @@ class UsageCounter(Protocol):
     """Counts what projects use."""
 
     def begun(self, request: pending.PendingRequest, now: float) -> None:
-        """Count a request whose servers are written to their cells, and not known there yet."""
+        """Count a request that found hosts, and whose servers are not known there yet."""
+
+    def run(self, now: float) -> None:
+        """Look at what there is, if it is time to."""
 
 
 class WakeMeter(Protocol):
@@ -124,7 +127,8 @@ class WorkerParts:
     :param catch_up: brings the engine's hosts to the store's present
     :param is_following: whether the feed is followed at all
     :param holds: taken over in each round; none stands while rounds are not made
-    :param proved_upkeep: run in order, in each round in which hosts are proved
+    :param proved_upkeep: run in order, in each round in which hosts are proved, behind all else
+    :param usages: run in these rounds, too, before anybody is woken
     :param granted: told of requests that this worker granted to be placed
     :param observed: told of what became of requests that are this worker's
     :param clock: seconds by the back end's clock
@@ -273,7 +277,11 @@ class QueueWorker:
             return
         try:
             self._tell_unproved("")
-            self._wake_for(self._look_at_hosts(), view, now)
+            grown = self._look_at_hosts()
+            for usage in parts.usages:
+                # Before anybody is woken: it tells who goes first.
+                usage.run(now)
+            self._wake_for(grown, view, now)
             self._wake_for(self._released(), view, now)
             for _ in range(_FRESH_AT_ONCE):
                 if not self._walk(functools.partial(self._queues.wake_fresh, now), view, now):
@@ -365,7 +373,7 @@ class QueueWorker:
                 transition = attrs.evolve(transition, request=granted)
         if request.state is not pending.PendingState.WAITING:
             self._left.pop(request.key, None)
-        if transition.step is followed_requests.RequestStep.BUILDING:
+        if _has_hosts(transition):
             self._showing.append(request.key)
             self._untold.pop(request.queue, None)
             for usage in parts.usages:
@@ -446,12 +454,11 @@ class QueueWorker:
                 if self._queues is not queues:
                     return is_any
                 candidate = walk.next()
-                charged = _copied(queues.charged()) if candidate is not None else {}
             if candidate is None:
                 return is_any
             is_any = True
             try:
-                self._try(walk, candidate, charged, view, now)
+                self._try(walk, candidate, view, now)
             except pending_fit.HostsUnproved:
                 with lock:
                     walk.refused()
@@ -467,7 +474,6 @@ class QueueWorker:
         self,
         walk: wake_ups.WakeUp,
         candidate: wake_ups.Candidate,
-        charged: pending_fit.Amounts,
         view: Any,
         now: float,
     ) -> None:
@@ -476,7 +482,7 @@ class QueueWorker:
         # The room of one server was told less all charges; several need other hosts, too.
         among = candidate.hosts if len(request.unsent) == 1 else None
         fit = parts.plans.fit(
-            request, view, among=among, charged=None if among is not None else charged
+            request, view, among=among, charged=self._charged() if among is None else None
         )
         result = "does not fit"
         if isinstance(fit, pending_fit.NotTold):
@@ -505,6 +511,11 @@ class QueueWorker:
         parts.meter.looked_at("granted")
         kind = waiting_events.EventKind.DISPATCHED
         self._tell((*parts.granted, *parts.observed), kind, standing, now)
+
+    def _charged(self) -> pending_fit.Amounts:
+        """Return what grants in flight take; O(hosts that they are on)."""
+        with self._parts.followed.lock:
+            return {host: dict(amounts) for host, amounts in self._queues.charged().items()}
 
     def _may_be_tried_blindly(
         self, request: pending.PendingRequest, why: pending_fit.NotTold, now: float
@@ -548,8 +559,17 @@ def _growths(
         )
 
 
-def _copied(charged: Any) -> dict[str, dict[str, int]]:
-    return {host: dict(amounts) for host, amounts in charged.items()}
+def _has_hosts(transition: followed_requests.Transition) -> bool:
+    """Say whether a request found hosts since it was looked at last.
+
+    One may be built and gone between two looks. One that failed, or whose user deleted it,
+    while a conductor had it in hand looks the same, and counts as one for a while.
+    """
+    request = transition.request
+    if transition.step is not followed_requests.RequestStep.GONE:
+        return transition.step is followed_requests.RequestStep.BUILDING
+    in_hand = (pending.PendingState.GRANTED, pending.PendingState.SCHEDULING)
+    return request.state in in_hand and request.grant.purpose is pending.Purpose.PLACE
 
 
 def _ending(request: pending.PendingRequest) -> str:

@@ -45,8 +45,19 @@ class UsageUpkeep:
         self._usage_at = self._capacity_at = float("-inf")
 
     def begun(self, request: pending.PendingRequest, now: float) -> None:
-        """Count a request whose servers are written to their cells, and not known there yet."""
+        """Count a request that found hosts, and whose servers are not known there yet.
+
+        At once: its grant counts no longer.
+        """
+        is_counted = request.key in self._begun
         self._begun[request.key] = (request, now)
+        if is_counted:
+            return
+        used = dict(self._told.get(request.project_id, {}))
+        _add(used, request, len(request.servers))
+        self._told[request.project_id] = used
+        with self._followed.lock:
+            self._followed.queues.set_usage(request.project_id, used, now)
 
     def run(self, now: float) -> None:
         """Look at the cloud's servers, and at its hosts, if it is time to and anybody waits."""
@@ -85,7 +96,11 @@ class UsageUpkeep:
             if not unknown or now - since >= _UNKNOWN_SECONDS:
                 del self._begun[key]
                 continue
-            own = usage.setdefault(request.project_id, {})
-            for name, amount in request.needs.items():
-                if name in project_usage.RESOURCES:
-                    own[name] = own.get(name, 0) + amount * len(unknown)
+            _add(usage.setdefault(request.project_id, {}), request, len(unknown))
+
+
+def _add(used: dict[str, int], request: pending.PendingRequest, servers: int) -> None:
+    """Add what so many servers of a request take."""
+    for name, amount in request.needs.items():
+        if name in project_usage.RESOURCES:
+            used[name] = used.get(name, 0) + amount * servers

@@ -208,13 +208,17 @@ class PendingPlans:
         with self._lock:
             try:
                 prepared = self._prepared(request)
+                if prepared.why_not is not None:
+                    return pending_fit.NotTold(prepared.why_not)
+                self._about(prepared, request)
+                asked = decisions.parts.request(prepared.spec, prepared.queries)
+                return pending_fit.shortage(decisions.engine, asked, request.needs, most)
             except (errors.NodbError, nova_exception.NovaException) as error:
                 return pending_fit.NotTold(str(error))
-            if prepared.why_not is not None:
-                return pending_fit.NotTold(prepared.why_not)
-            self._about(prepared, request)
-            asked = decisions.parts.request(prepared.spec, prepared.queries)
-            return pending_fit.shortage(decisions.engine, asked, request.needs, most)
+            except Exception:
+                # As in fit: nobody's hold is to end for it.
+                LOG.exception("What request %(key)s lacks cannot be told.", {"key": request.key})
+                return pending_fit.NotTold("fault of the plugin")
 
     # -- one request ----------------------------------------------------------------
 

@@ -123,9 +123,10 @@ class QueueReconciler:
         """
         parts = self._parts
         now = parts.clock()
-        self._drop_deleted(now)
-        for key in sorted(set(parts.unreadable())):
+        unreadable = frozenset(parts.unreadable())
+        for key in sorted(unreadable):
             self._end_unreadable(key, now)
+        self._drop_deleted(now, unreadable)
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = now
             removed = parts.ledger.sweep_payloads(_SWEEP_SECONDS)
@@ -134,14 +135,15 @@ class QueueReconciler:
 
     # -- servers that were deleted --------------------------------------------------------
 
-    def _drop_deleted(self, now: float) -> None:
+    def _drop_deleted(self, now: float, unreadable: Collection[str]) -> None:
         parts = self._parts
         followed = parts.followed
         with followed.lock:
             waiting = [
                 each
                 for each in followed.queues.ordered(now)
-                if now - each.parked_at >= _YOUNG_SECONDS
+                # What became unreadable stands in the order as it was, and no step can be taken.
+                if now - each.parked_at >= _YOUNG_SECONDS and each.key not in unreadable
             ]
         servers = {server: each.key for each in waiting for server in each.servers}
         there = parts.made_at(servers)

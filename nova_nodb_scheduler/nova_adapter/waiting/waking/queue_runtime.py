@@ -135,7 +135,6 @@ class QueueRuntime:
                 clock=clock,
                 holds=hold_upkeep.HeldHosts(self.followed, decisions.engine),
                 proved_upkeep=(
-                    usage,
                     hold_upkeep.HoldUpkeep(
                         self.followed,
                         plans,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import sortedcontainers
 
@@ -157,9 +157,11 @@ class RequestIndex:
         self._place(line)
         return False
 
-    def first(self, level: int) -> waiting_lines.Line | None:
-        """Return the first line of a level; None where it has none."""
-        return self._settled(lambda: self.shapes.first(level))
+    def first(self, level: int, without: Collection[str] = ()) -> waiting_lines.Line | None:
+        """Return the first line of a level, of no queue whose digest is named; None: no line."""
+        if not without:
+            return self._settled(lambda: self.shapes.first(level))
+        return self._settled(lambda: self.shapes.first_without(level, without))
 
     def first_of(self, queue: waiting_lines.Queue) -> waiting_lines.Line | None:
         """Return the first line of a queue; None where it has none."""

@@ -10,7 +10,7 @@ with those that are alike by powers of two. So rows have a bound, whatever waits
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import immutables
 import numpy as np
@@ -115,6 +115,18 @@ class ShapeIndex:
                 rows = rows[values == values.min()]
         firsts = [shape.queues.first() for row in rows if (shape := self._shapes[row]) is not None]
         least = min((each for each in firsts if each is not None), default=None)
+        return None if least is None else least[4].lines.first()
+
+    def first_without(self, level: int, digests: Collection[str]) -> waiting_lines.Placed | None:
+        """Return the same, but for queues of some digests; O(shapes and those queues)."""
+        firsts = []
+        for row in np.flatnonzero(self._levels == level).tolist():
+            shape = self._shapes[row]
+            for placed in shape.queues if shape is not None else ():
+                if placed[4].queue.digest not in digests:
+                    firsts.append(placed)
+                    break
+        least = min(firsts, default=None)
         return None if least is None else least[4].lines.first()
 
     def _in_order(

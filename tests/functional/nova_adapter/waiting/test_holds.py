@@ -69,8 +69,18 @@ class HoldTest(queue_cloud.QueueCase):
     def test_an_end_of_the_hold_frees_the_host(self):
         small = self.conductor.ask(queue="small")
         self.delete(self.on("h1")[0])
-        self.patch(type(self.queue.worker._parts.proved_upkeep[1]), "run", lambda *_: None)
+        self.patch(type(self.queue.worker._parts.proved_upkeep[0]), "run", lambda *_: None)
         held = self.request(self.large)
         ended = attrs.evolve(held.hold, until_seconds=0.0)
         self.ledger._step(self.large, lambda now: attrs.evolve(now, hold=ended))
         self.until(lambda: small in self.placed())
+
+    def test_a_request_of_which_nobody_can_say_what_it_lacks_ends_no_hold(self):
+        self.conductor.ask(
+            queue="absurd", priority_class="high", needs={"VCPU": 2**63, "MEMORY_MB": 512}
+        )
+        self.turn()
+        # Not before two seconds have passed by itself.
+        self.queue.worker._parts.proved_upkeep[0]._look_at = float("-inf")
+        self.turn()
+        self.assertTrue(self.runtime.decisions.engine._holds)

@@ -132,6 +132,17 @@ class ReconcilingTest(queue_cloud.QueueCase):
         self.look()
         self.assertIsNone(self.request(key))
 
+    def test_one_that_broke_between_two_looks_stops_no_look(self):
+        key, builds = self.waits()
+        other, others = self.waits(queue="other")
+        builds[key].destroy()
+        others[other].destroy()
+        self.look(1)
+        newer = codec.encode({"servers": [key]}, type(PENDING.schema)(9, 0))
+        self.break_record(key, payload=newer)
+        self.look(1)
+        self.assertIsNone(self.request(other))
+
     def test_a_record_of_a_newer_release_is_left_to_that_one(self):
         key, _ = self.waits()
         newer = codec.encode({"servers": [key]}, type(PENDING.schema)(9, 0))

@@ -142,7 +142,6 @@ class WorkerCase(unittest.TestCase):
                 clock=lambda: self.now,
                 holds=hold_upkeep.HeldHosts(self.followed, self.engine),
                 proved_upkeep=(
-                    self.usage,
                     hold_upkeep.HoldUpkeep(
                         self.followed, self.plans, self.ledger, 600.0, lambda digest: True
                     ),
