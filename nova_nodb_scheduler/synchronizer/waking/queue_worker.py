@@ -514,7 +514,8 @@ class QueueWorker:
 
     def _charged(self) -> pending_fit.Amounts:
         """Return what grants in flight take; O(hosts that they are on)."""
-        with self._parts.followed.lock:
+        parts = self._parts
+        with parts.followed.lock:
             return {host: dict(amounts) for host, amounts in self._queues.charged().items()}
 
     def _may_be_tried_blindly(

@@ -49,6 +49,7 @@ class UsageUpkeep:
 
         At once: its grant counts no longer.
         """
+        followed = self._followed
         is_counted = request.key in self._begun
         self._begun[request.key] = (request, now)
         if is_counted:
@@ -56,8 +57,8 @@ class UsageUpkeep:
         used = dict(self._told.get(request.project_id, {}))
         _add(used, request, len(request.servers))
         self._told[request.project_id] = used
-        with self._followed.lock:
-            self._followed.queues.set_usage(request.project_id, used, now)
+        with followed.lock:
+            followed.queues.set_usage(request.project_id, used, now)
 
     def run(self, now: float) -> None:
         """Look at the cloud's servers, and at its hosts, if it is time to and anybody waits."""
