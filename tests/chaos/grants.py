@@ -5,14 +5,18 @@ Where no claim can be judged, a scheduler writes first and looks afterwards: wha
 takes back before anybody is answered. So a host may show more than it has for a moment, and no
 server is sent there. Only what became of an allocation tells whether it was such a one, so that a
 sample in which a host holds too much is judged when the round is over.
+
+An allocation whose server is to be deleted may have gone with it, so that nobody can tell by the
+tables alone who took it back. Its writer's own log can: it says so before it takes it back.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 import attrs
 
 from tests.chaos import audit
 from tests.chaos import snapshot as snapshot_module
+from tests.chaos.logs import withdrawals
 
 WITHDRAWN = "withdrawn again"
 """Kind of what is judged to be none of the faults, see :mod:`.audit`."""
@@ -21,6 +25,12 @@ WITHDRAWN_SECONDS = 20.0
 """Who looks at what it wrote has answered by then, whatever it came to; what stands for longer
 counts as given away."""
 
+_LEAVING = "its deletion was asked for"
+"""A deletion takes allocations as well as their writers do."""
+
+Withdrawals = Callable[[], Collection[withdrawals.Withdrawal]]
+"""Reads what writers say they took back; ``at`` in monotonic seconds."""
+
 
 @attrs.define
 class Holding:
@@ -28,22 +38,36 @@ class Holding:
 
     :ivar row: its number in Placement's table; written anew it has another one
     :ivar why: a server or a move of it said that it is there, or nobody can tell; in words
+    :ivar unseen_at: of the last sample without it, before the first with it
+    :ivar gone_at: of the first sample without it, behind the last with it; None while it stands
+    :ivar is_withdrawn: its writer says that it took it back
     """
 
     consumer: str
     provider: str
+    provider_uuid: str
     row: int
+    unseen_at: float
     first_at: float
     last_at: float
     why: str = ""
-    stands: bool = True
+    gone_at: float | None = None
+    is_withdrawn: bool = False
+
+    def is_told_by(self, told: withdrawals.Withdrawal) -> bool:
+        """Say whether it is the allocation that its writer took back, and no other one there."""
+        return (
+            (told.server, told.provider) == (self.consumer, self.provider_uuid)
+            and self.gone_at is not None
+            and self.unseen_at <= told.at <= self.gone_at
+        )
 
     @property
     def was_answered(self) -> str:
         """Why somebody may have been answered with it; empty if nobody was."""
-        if self.why:
+        if self.why and not (self.why == _LEAVING and self.is_withdrawn):
             return self.why
-        if self.stands:
+        if self.gone_at is None:
             return "to the end"
         return "for long" if self.last_at - self.first_at > WITHDRAWN_SECONDS else ""
 
@@ -62,7 +86,9 @@ class _Sample:
 class Grants:
     """Follows the allocations of one round. One thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Withdrawals = tuple) -> None:
+        self._told = told
+        self._at = 0.0
         self._standing: dict[tuple[str, str], Holding] = {}
         self._over: list[_Sample] = []
 
@@ -75,14 +101,17 @@ class Grants:
                 row = now.rows.get(key, 0)
                 holding = before.get(key)
                 if holding is None or holding.row != row:
-                    holding = Holding(consumer, provider, row, now.at, now.at)
+                    uuid = now.provider_uuids.get(provider, "")
+                    holding = Holding(consumer, provider, uuid, row, self._at, now.at, now.at)
                 else:
                     before.pop(key)
                 holding.last_at = now.at
-                holding.why = holding.why or _why(now, consumer, provider, leaving)
+                if holding.why in ("", _LEAVING):
+                    holding.why = _why(now, consumer, provider, leaving) or holding.why
                 self._standing[key] = holding
         for holding in before.values():
-            holding.stands = False
+            holding.gone_at = now.at
+        self._at = now.at
         for finding in audit.over_committed(now):
             provider, kind = finding.subject.rsplit(" ", 1)
             held = [
@@ -96,18 +125,21 @@ class Grants:
 
     def judged(self) -> Iterator[tuple[float, audit.Finding]]:
         """Yield what each such sample is found to be by now, with its moment."""
+        told = self._told() if self._over else ()
         for sample in self._over:
+            for holding, _, _ in sample.held:
+                holding.is_withdrawn = any(map(holding.is_told_by, told))
             used = sum(amount for _, amount, _ in sample.held)
             kept = sum(amount for holding, amount, _ in sample.held if holding.was_answered)
-            told = "; ".join(_told(holding, state, sample.at) for holding, _, state in sample.held)
+            words = "; ".join(_told(holding, state, sample.at) for holding, _, state in sample.held)
             where = f"{sample.kind} are allocated on {sample.provider}"
             subject = f"{sample.provider} {sample.kind}"
             if kept > sample.capacity:
-                detail = f"{kept} of {sample.capacity:.0f} {where}: {told}"
+                detail = f"{kept} of {sample.capacity:.0f} {where}: {words}"
                 excess = int(kept - sample.capacity)
                 yield sample.at, audit.Finding(audit.OVER_COMMIT, subject, detail, excess)
             else:
-                detail = f"{used} of {sample.capacity:.0f} {where}, {kept} for good: {told}"
+                detail = f"{used} of {sample.capacity:.0f} {where}, {kept} for good: {words}"
                 excess = int(used - sample.capacity)
                 yield sample.at, audit.Finding(WITHDRAWN, subject, detail, excess)
 
@@ -127,8 +159,7 @@ def _why(
         if move.server == consumer and not move.is_over
     ):
         return "a move names the host"
-    # A deletion takes allocations as well as their writers do.
-    return "its deletion was asked for" if consumer in leaving else ""
+    return _LEAVING if consumer in leaving else ""
 
 
 def _state(now: snapshot_module.Snapshot, consumer: str) -> str:

@@ -54,19 +54,22 @@ class Ledger:
     """Watches one round. A context manager: samples in a thread of its own.
 
     :param take: reads a snapshot, see :class:`.snapshot.Reader`
+    :param told: reads what writers of allocations say they took back
     :ivar leaving: uuids of servers whose deletion was asked for, before it was sent
     :ivar samples: how often it looked
     :ivar blind_seconds: the longest time in which it could not look
     :ivar most_active: most servers that stood at once
     """
 
-    def __init__(self, take: Callable[[], snapshot_module.Snapshot]) -> None:
+    def __init__(
+        self, take: Callable[[], snapshot_module.Snapshot], told: grants.Withdrawals = tuple
+    ) -> None:
         self._take = take
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True)
         self._records: dict[tuple[str, str], Record] = {}
-        self._grants = grants.Grants()
+        self._grants = grants.Grants(told)
         self._settled: dict[str, tuple[float, str]] = {}
         self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
         self._free: list[tuple[float, int]] = []

@@ -25,7 +25,7 @@ _READ_SECONDS = 10
 _CELL0 = "nova_cell0"
 
 _INVENTORIES = (
-    "SELECT p.name, c.name, (i.total - i.reserved) * i.allocation_ratio"
+    "SELECT p.name, c.name, (i.total - i.reserved) * i.allocation_ratio, p.uuid"
     " FROM placement.inventories i"
     " JOIN placement.resource_providers p ON p.id = i.resource_provider_id"
     " JOIN placement.resource_classes c ON c.id = i.resource_class_id"
@@ -130,6 +130,7 @@ class Snapshot:
     :param allocated: by consumer: provider's name -> resource class -> amount
     :param rows: by consumer and provider: the highest number of its rows, which are written anew
         with every change
+    :param provider_uuids: by name
     """
 
     at: float
@@ -141,6 +142,7 @@ class Snapshot:
     groups: tuple[Group, ...]
     build_requests: frozenset[str]
     rows: Mapping[tuple[str, str], int] = attrs.field(factory=dict)
+    provider_uuids: Mapping[str, str] = attrs.field(factory=dict)
 
     def slots(self) -> int:
         """VCPU of all hosts."""
@@ -164,7 +166,11 @@ def read(execute: Execute, cells: Sequence[str], at: float) -> Snapshot:
 
     :param cells: names of the cells' databases, cell0's among them
     """
-    capacity = {(str(p), str(c)): float(size) for p, c, size in execute(_INVENTORIES)}
+    capacity: dict[tuple[str, str], float] = {}
+    provider_uuids: dict[str, str] = {}
+    for name, kind, size, uuid in execute(_INVENTORIES):
+        capacity[str(name), str(kind)] = float(size)
+        provider_uuids[str(name)] = str(uuid)
     used: collections.Counter[tuple[str, str]] = collections.Counter()
     allocated: dict[str, dict[str, dict[str, int]]] = {}
     rows: dict[tuple[str, str], int] = {}
@@ -193,6 +199,7 @@ def read(execute: Execute, cells: Sequence[str], at: float) -> Snapshot:
         groups=_groups(execute),
         build_requests=frozenset(str(uuid) for (uuid,) in execute(_BUILD_REQUESTS)),
         rows=rows,
+        provider_uuids=provider_uuids,
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instruments of tools/chaos.sh: what they see in databases, and how plans are drawn."""
 
+import datetime
 import pathlib
 import sqlite3
 import tempfile
@@ -27,7 +28,7 @@ from tests.chaos import (
     rounds,
 )
 from tests.chaos import snapshot as snapshot_module
-from tests.chaos.logs import decision_lines, novas_own
+from tests.chaos.logs import decision_lines, novas_own, withdrawals
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
 
@@ -66,7 +67,10 @@ class Cloud:
         for cell in _CELLS:
             self._connection.executescript(_CELL_SCHEMA.format(cell=cell))
         for number, name in enumerate(("host1", "host2"), 1):
-            self.sql("INSERT INTO placement.resource_providers VALUES (?, ?, ?)", number, "u", name)
+            self.sql(
+                "INSERT INTO placement.resource_providers VALUES (?, ?, ?)",
+                *(number, f"uuid of {name}", name),
+            )
             # Of 4 are 3 reserved, and each of the others counts twice.
             self.sql("INSERT INTO placement.inventories VALUES (?, 0, 4, 3, 2.0)", number)
 
@@ -346,7 +350,8 @@ class GrantsTest(unittest.TestCase):
 
     def setUp(self) -> None:
         self.cloud = Cloud()
-        self.ledger = ledger.Ledger(self.cloud.snapshot)
+        self.told: list[withdrawals.Withdrawal] = []
+        self.ledger = ledger.Ledger(self.cloud.snapshot, lambda: self.told)
         for name in ("a", "b"):
             self.cloud.server(name, "host1")
         self.cloud.server("c", None, vm_state="building", task_state="scheduling", on="host1")
@@ -404,6 +409,46 @@ class GrantsTest(unittest.TestCase):
         self._look(1.6)
         self.assertEqual((["host1 VCPU"], []), self._found())
 
+    def _withdrawn(self, at: float, server: str = "c", host: str = "host1") -> None:
+        at += self.ledger.began
+        self.told.append(withdrawals.Withdrawal(server, f"uuid of {host}", at))
+
+    def test_what_its_writer_says_it_took_back_is_none_though_its_server_is_to_be_deleted(
+        self,
+    ) -> None:
+        self.ledger.leaving.add("c")
+        self._look(1.3)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self._withdrawn(1.4)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_what_a_writer_says_of_another_write_host_or_server_excuses_nothing(self) -> None:
+        self.ledger.leaving.add("c")
+        self._look(1.3)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self._withdrawn(1.7)
+        self._withdrawn(1.4, server="b")
+        self._withdrawn(1.4, host="host2")
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_what_its_writer_says_excuses_nothing_that_still_stands(self) -> None:
+        self.ledger.leaving.add("c")
+        self._look(1.3)
+        self._withdrawn(1.2)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_what_its_writer_says_excuses_nothing_where_a_server_was_sent(self) -> None:
+        self.ledger.leaving.add("c")
+        self._look(1.3)
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.4)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self._withdrawn(1.5)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
     def test_what_stands_longer_than_a_look_takes_is_an_over_commit_until_it_goes(self) -> None:
         for at in range(2, 24):
             self._look(float(at))
@@ -424,6 +469,25 @@ class GrantsTest(unittest.TestCase):
         self.assertEqual((1.0, 1.5, 2), attrs.astuple(first)[3:6])
         self.assertEqual((9.0, 9.0, 1), attrs.astuple(second)[3:6])
         self.assertIn("c (c building, scheduling on None; withdrawn", first.detail)
+
+
+class WithdrawalLinesTest(unittest.TestCase):
+    def test_a_schedulers_word_is_read_with_its_moment(self) -> None:
+        provider, server = _SECOND, _THIRD
+        line = (
+            "2026-11-24 14:12:43.287 23210 WARNING nova_nodb_scheduler.nova_adapter.placement."
+            "allocations.verification [None req-847e5386 default default] Placement granted too "
+            f"much of VCPU on provider {provider}, 5 of 4: the allocation of server {server} there "
+            "is withdrawn.\n"
+        )
+        at = datetime.datetime.fromisoformat("2026-11-24 14:12:43.287").timestamp()
+        with tempfile.TemporaryDirectory() as directory:
+            log, later = (pathlib.Path(directory, name) for name in ("a.log", "b.log"))
+            log.write_text(line)
+            lines = withdrawals.WithdrawalLines([log, later])
+            self.assertEqual([], lines.read())
+            later.write_text("something else\n" + line)
+            self.assertEqual([withdrawals.Withdrawal(server, provider, at)], lines.read())
 
 
 class DecisionLinesTest(unittest.TestCase):

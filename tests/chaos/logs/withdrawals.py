@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations that schedulers took back before they answered, by the line they log of each."""
+
+import datetime
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_WITHDRAWN = re.compile(
+    r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
+    rf"Placement granted too much of \S+ on provider (?P<provider>{_UUID}), .*: "
+    rf"the allocation of server (?P<server>{_UUID}) there is withdrawn\.$"
+)
+
+
+@attrs.frozen
+class Withdrawal:
+    """An allocation that its writer was about to take back.
+
+    :param provider: its uuid
+    :param at: seconds since the epoch
+    """
+
+    server: str
+    provider: str
+    at: float
+
+
+def withdrawals(lines: Iterable[str]) -> Iterator[Withdrawal]:
+    """Yield what a scheduler's log tells."""
+    for line in lines:
+        found = _WITHDRAWN.match(line.rstrip("\n"))
+        if found is not None:
+            at = datetime.datetime.fromisoformat(found["at"]).timestamp()
+            yield Withdrawal(found["server"], found["provider"], at)
+
+
+class WithdrawalLines:
+    """Reads what was written to some logs since it was made; see ``decision_lines``."""
+
+    def __init__(self, logs: Iterable[pathlib.Path]) -> None:
+        self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+
+    def read(self) -> list[Withdrawal]:
+        found: list[Withdrawal] = []
+        for log, offset in self._offsets.items():
+            if log.exists():
+                with log.open(errors="replace") as file:
+                    file.seek(offset)
+                    found += withdrawals(file)
+        return found
