@@ -64,14 +64,17 @@ def over_committed(now: snapshot_module.Snapshot) -> Iterator[Finding]:
 
 def _crowded(now: snapshot_module.Snapshot) -> Iterator[Finding]:
     """Hosts by the servers that say they stand there, whatever Placement says."""
-    standing: collections.Counter[str] = collections.Counter()
+    standing: dict[str, list[snapshot_module.Server]] = collections.defaultdict(list)
     for server in now.servers.values():
         if server.node and server.vm_state in ("active", "resized"):
-            standing[server.node] += server.vcpus
-    for node, vcpus in sorted(standing.items()):
+            standing[server.node].append(server)
+    for node, servers in sorted(standing.items()):
         capacity = now.capacity.get((node, "VCPU"), 0.0)
+        vcpus = sum(server.vcpus for server in servers)
         if vcpus > capacity:
-            detail = f"servers with {vcpus} VCPU stand on {node}, which has {capacity:.0f}"
+            who = "; ".join(f"{s.uuid} ({s.name} {s.vm_state}, {s.task_state})" for s in servers)
+            where = f"stand on {node}, which has {capacity:.0f}"
+            detail = f"servers with {vcpus} VCPU {where}: {who}"
             yield Finding(CROWDED, node, detail, int(vcpus - capacity))
 
 

@@ -290,23 +290,23 @@ def by_nova(
 ) -> tuple[list[ledger.Record], dict[str, str]]:
     """Tell what is wrong from what only follows from servers that Nova took theirs from.
 
-    A host may be crowded by no more than such servers of its own, for Placement gave their room
-    to others.
+    A host may be crowded by no more than such servers that stand there, for Placement gave their
+    room to others.
 
     :returns: what is left, and lines of logs by the subject of what is not
     """
-    of_host: dict[str, list[str]] = collections.defaultdict(list)
-    for each in undone.values():
-        of_host[each.host].append(each.line)
     left: list[ledger.Record] = []
     novas: dict[str, str] = {}
     for record in records:
         if record.kind == audit.UNALLOCATED and record.subject in undone:
             novas[record.subject] = undone[record.subject].line
-        elif record.kind == audit.CROWDED and record.excess <= len(of_host[record.subject]):
-            novas[record.subject] = of_host[record.subject][0]
-        else:
-            left.append(record)
+            continue
+        if record.kind == audit.CROWDED:
+            there = [each.line for each in undone.values() if each.server in record.detail]
+            if record.excess <= len(there):
+                novas[record.subject] = there[0]
+                continue
+        left.append(record)
     return left, novas
 
 

@@ -637,12 +637,6 @@ class UndoneTest(unittest.TestCase):
 
         built = f"[instance: {server}] Took 3.21 seconds to build instance."
         return [
-            line(
-                "11:08:54.325",
-                "compute.claims",
-                build,
-                f"[instance: {server}] Claim successful on node host5",
-            ),
             line("11:08:57.376", "compute.manager", build, built),
             line(
                 "11:09:58.319",
@@ -652,29 +646,67 @@ class UndoneTest(unittest.TestCase):
             ),
         ]
 
-    def test_a_build_that_takes_its_servers_allocation_is_told_with_the_host(self) -> None:
+    def test_a_build_that_takes_its_servers_allocation_is_told(self) -> None:
         found = novas_own.undone(self.log())
-        self.assertEqual(("host5", _FIRST), (found[_FIRST].host, found[_FIRST].server))
+        self.assertEqual(_FIRST, found[_FIRST].server)
         self.assertIn("Deleted allocations", found[_FIRST].line)
 
     def test_a_deletion_by_anybody_else_is_none(self) -> None:
         self.assertEqual({}, novas_own.undone(self.log(end="req-a64c50f6")))
-        self.assertEqual({}, novas_own.undone(self.log()[2:]))
+        self.assertEqual({}, novas_own.undone(self.log()[1:]))
 
-    def test_a_host_is_crowded_by_no_more_than_such_servers_of_its_own(self) -> None:
-        def record(kind: str, subject: str, excess: int = 0) -> ledger.Record:
-            return ledger.Record(kind, subject, "told", 1.0, 2.0, excess=excess)
+    def deletion(self, taken: str = "req-3af70030", failed: str = "req-3af70030") -> list[str]:
+        """Of a round whose conductor had sent the server to another host meanwhile."""
+
+        def line(at: str, logger: str, request: str, told: str) -> str:
+            return f"2026-11-24 {at} 31784 INFO nova.{logger} [None {request} u p - - d d] {told}"
+
+        about = f"[instance: {_FIRST}]"
+        manager = "compute.manager"
+        reverted = f"{about} Successfully reverted task state from None on failure for instance."
+        return [
+            line("14:32:28.315", manager, "req-3af70030", f"{about} Terminating instance"),
+            line(
+                "14:32:28.818",
+                "scheduler.client.report",
+                taken,
+                f"Deleted allocations for instance {_FIRST}",
+            ),
+            line("14:32:28.994", manager, failed, reverted),
+        ]
+
+    def test_a_deletion_that_fails_behind_the_servers_allocation_is_told(self) -> None:
+        found = novas_own.undone(self.deletion())
+        self.assertIn("Deleted allocations", found[_FIRST].line)
+
+    def test_a_deletion_that_ends_well_or_took_nothing_is_none(self) -> None:
+        self.assertEqual({}, novas_own.undone(self.deletion()[:2]))
+        self.assertEqual({}, novas_own.undone(self.deletion(taken="req-a64c50f6")))
+        self.assertEqual({}, novas_own.undone(self.deletion(failed="req-a64c50f6")))
+        self.assertEqual({}, novas_own.undone(self.deletion()[1:]))
+
+    def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
+        def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:
+            return ledger.Record(kind, subject, told, 1.0, 2.0, excess=excess)
 
         undone = novas_own.undone(self.log())
-        excused = [record(audit.UNALLOCATED, _FIRST), record(audit.CROWDED, "host5", 1)]
+        there = f"{_FIRST} (a active, None); {_SECOND} (b active, None)"
+        excused = [record(audit.UNALLOCATED, _FIRST), record(audit.CROWDED, "host5", 1, there)]
         left = [
             record(audit.UNALLOCATED, _SECOND),
-            record(audit.CROWDED, "host5", 2),
-            record(audit.CROWDED, "host4", 1),
-            record(audit.OVER_COMMIT, "host5 VCPU", 1),
+            record(audit.CROWDED, "host5", 2, there),
+            record(audit.CROWDED, "host4", 1, f"{_SECOND} (b active, None)"),
+            record(audit.OVER_COMMIT, "host5 VCPU", 1, there),
         ]
         found, novas = rounds.by_nova([*excused, *left], undone)
         self.assertEqual((left, {_FIRST, "host5"}), (found, set(novas)))
+
+    def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
+        cloud = Cloud()
+        for name in ("a", "b", "c"):
+            cloud.server(name, "host1")
+        details = [f.detail for f in audit.at_any_moment(cloud.snapshot()) if f.subject == "host1"]
+        self.assertIn("c (c active, None)", details[0])
 
 
 class UnmovedTest(unittest.TestCase):

@@ -16,7 +16,10 @@ migration holds; it reads what the server has, the deletion takes that away, and
 Servers without an allocation. A nova-compute has built a server, and its conductor does not
 answer the last call of it, which says that the build is over. The error reaches code that takes
 any for a build that failed before there was a guest, and which deletes the allocation: the server
-stands, and its room is given to another (``_locked_do_build_and_run_instance``).
+stands, and its room is given to another (``_locked_do_build_and_run_instance``). Or: a client
+deletes a server whose build fails just then, so that its conductor has sent it to another host when
+the first one's nova-compute comes to the deletion. That deletes the allocation, of the other host
+by now, and fails at the server itself, whose host has changed: it is built without an allocation.
 """
 
 import collections
@@ -48,8 +51,10 @@ _NOT_MOVED = re.compile(
     r".*consumer generation conflict"
 )
 _REVERT_FRAME = re.compile(r"/nova/compute/manager\.py\", line \d+, in _revert_allocation")
-_CLAIMED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Claim successful on node (?P<host>\S+)")
 _BUILT = re.compile(rf"\[instance: (?P<server>{_UUID})\] Took [0-9.]+ seconds to build instance")
+_NOT_DELETED = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Successfully reverted task state from .* on failure"
+)
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
 
@@ -158,35 +163,40 @@ def unmoved(lines: Iterable[str]) -> dict[str, Unmoved]:
 
 @attrs.frozen
 class Undone:
-    """A server that its nova-compute has built, and taken its allocation from in the same call.
+    """A server whose allocation a nova-compute took, and which is not deleted by that.
 
     :param line: of the log, with which it did
     """
 
     server: str
-    host: str
     line: str
 
 
 def undone(lines: Iterable[str]) -> dict[str, Undone]:
     """Return the servers that a nova-compute's log proves to stand without theirs, by server."""
-    hosts: dict[str, str] = {}
     built: dict[str, str] = {}
+    ended: dict[str, str] = {}
+    taken: dict[str, tuple[str, str]] = {}
     found: dict[str, Undone] = {}
     for line in lines:
-        claimed = _CLAIMED.search(line)
-        if claimed:
-            hosts[claimed["server"]] = claimed["host"]
         named = _REQUEST.search(line)
         if named is None:
             continue
-        done = _BUILT.search(line)
-        if done:
-            built[done["server"]] = named["request"]
-        taken = _UNALLOCATED.search(line)
-        if taken and built.get(taken["server"]) == named["request"]:
-            server = taken["server"]
-            found[server] = Undone(server, hosts.get(server, ""), line.strip())
+        request = named["request"]
+        if match := _BUILT.search(line):
+            built[match["server"]] = request
+        elif match := _TERMINATED.search(line):
+            ended[match["server"]] = request
+        elif match := _UNALLOCATED.search(line):
+            server = match["server"]
+            taken[server] = request, line.strip()
+            if built.get(server) == request:
+                found[server] = Undone(server, line.strip())
+        elif match := _NOT_DELETED.search(line):
+            server = match["server"]
+            by, taken_with = taken.get(server, ("", ""))
+            if by == ended.get(server) == request:
+                found[server] = Undone(server, taken_with)
     return found
 
 
