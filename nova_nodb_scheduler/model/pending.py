@@ -132,7 +132,7 @@ class PendingRequest:
     :param priority_class: name of the class, see the options
     :param needs: amounts by resource class for ONE server, as its allocation will be
     :param queue: digest of everything a scheduler looks at: requests with an equal one
-        have equal chances at any moment
+        have equal chances at any moment. See :func:`demand`
     :param rank: of an operator's promotion; the greatest goes first
     :param asked_at: when the conductor took it first
     :param deadline_at: when it ends in ERROR
@@ -198,6 +198,19 @@ class PendingRequest:
         if self.hold is not None:
             state["hold"] = {"host": self.hold.host, "until": self.hold.until_seconds}
         return state
+
+
+def queue_name(demand_digest: str, owner_digest: str) -> str:
+    """Return the digest of a request of what it asks for, and of whose it is."""
+    return f"{demand_digest}-{owner_digest}"
+
+
+def demand(queue: str) -> str:
+    """Return what a queue's requests ask for, whosever they are.
+
+    Those of another owner have equal chances but where hosts are set aside for somebody.
+    """
+    return queue.partition("-")[0]
 
 
 def of_state(key: str, state: Mapping[str, Any]) -> PendingRequest:

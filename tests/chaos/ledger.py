@@ -12,6 +12,7 @@ from tests.chaos import audit, grants
 from tests.chaos import snapshot as snapshot_module
 
 _SAMPLE_SECONDS = 0.3
+_MOVE = "a move"
 _SAME_SECONDS = 1.5
 """Between two samples of one time in which a host held too much; reading takes its time, too."""
 
@@ -150,6 +151,12 @@ class Ledger:
             known = self._states.get(uuid)
         return self.began if known is None else known[1]
 
+    def is_unended_move(self, uuid: str) -> bool:
+        """Say whether a consumer is a move that nobody has seen end, with a row or without."""
+        with self._lock:
+            (status, kind), _ = self._states.get(uuid, ((None, None), 0.0))
+        return kind == _MOVE and status not in snapshot_module.FINAL
+
     def least_free(self, since: float, until: float) -> int | None:
         """Return the fewest slots that were free in any sample of a time; None: no sample."""
         with self._lock:
@@ -179,6 +186,8 @@ class Ledger:
             self.samples += 1
             self._free.append((now.at, now.free()))
             self.most_active = max(self.most_active, now.active())
+            for move in now.migrations.values():
+                self._enter(move.uuid, (move.status, _MOVE), now.at)
             for server in now.servers.values():
                 self._enter(server.uuid, (server.vm_state, server.task_state), now.at)
                 if server.vm_state in ("active", "error"):

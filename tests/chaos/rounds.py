@@ -406,8 +406,14 @@ class _Round:
     def _is_lost(self, finding: audit.Finding, watched: ledger.Ledger) -> bool:
         """Whether Nova itself lost it, as far as one can tell, and will not find it again."""
         since = watched.in_state_since(finding.subject)
+        # What a conductor or its database loses in mid-move holds the source's room for good,
+        # behind the server's deletion, too. Schedulers allocate for servers, never for moves.
+        is_novas = finding.kind == audit.STUCK or (
+            finding.kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION)
+            and watched.is_unended_move(finding.subject)
+        )
         return (
-            finding.kind == audit.STUCK
+            is_novas
             and time.monotonic() > since + _LOST_SECONDS
             and any(fault.loses_in_stock(since - self._began) for fault in self._faults)
         )

@@ -62,7 +62,7 @@ _STATES = (
     " CASE WHEN deleted = 0 THEN vm_state ELSE 'deleted' END FROM {cell}.instances"
     " WHERE display_name LIKE '{prefix}%' AND hidden = 0"
 )
-_FINAL = frozenset(
+FINAL = frozenset(
     ("confirmed", "reverted", "error", "failed", "completed", "done", "cancelled", "accepted")
 )
 _WAITING = "finished"
@@ -102,7 +102,7 @@ class Migration:
 
     @property
     def is_over(self) -> bool:
-        return self.status in _FINAL
+        return self.status in FINAL
 
     @property
     def is_under_way(self) -> bool:

@@ -345,6 +345,33 @@ class LedgerTest(unittest.TestCase):
         self.assertIsNone(self.ledger.least_free(began + 5.0, began + 6.0))
 
 
+class MovesTest(unittest.TestCase):
+    """A move whose end nobody saw, behind the deletion of its server."""
+
+    def setUp(self) -> None:
+        self.cloud = Cloud()
+        self.ledger = ledger.Ledger(self.cloud.snapshot)
+        self.cloud.server("a", "host1")
+        self.cloud.migration("move", "a", "pre-migrating")
+
+    def _look(self, at: float) -> None:
+        self.ledger.look(self.cloud.snapshot(self.ledger.began + at))
+
+    def test_it_is_known_without_its_row_since_it_was_last_seen_to_change(self) -> None:
+        self._look(1.0)
+        self._look(2.0)
+        self.cloud.sql("UPDATE nova_cell1.migrations SET deleted = 1")
+        self._look(3.0)
+        self.assertTrue(self.ledger.is_unended_move("move"))
+        self.assertEqual(self.ledger.began + 1.0, self.ledger.in_state_since("move"))
+
+    def test_a_server_or_a_move_that_ended_is_none(self) -> None:
+        self.cloud.sql("UPDATE nova_cell1.migrations SET status = 'error'")
+        self._look(1.0)
+        for uuid in ("move", "a", "nobody"):
+            self.assertFalse(self.ledger.is_unended_move(uuid), uuid)
+
+
 class GrantsTest(unittest.TestCase):
     """A host of two holds three: what that was, the end of the third allocation tells."""
 
@@ -626,64 +653,16 @@ class NovasOwnTest(unittest.TestCase):
 
 
 class UndoneTest(unittest.TestCase):
-    """Lines as a nova-compute of Nova 34 wrote them in a round whose conductor was restarted."""
+    """A line as a nova-compute of Nova 34 wrote it in a round whose conductor was restarted."""
 
-    def log(
-        self, server: str = _FIRST, *, build: str = "req-353f70ae", end: str = "req-353f70ae"
-    ) -> list[str]:
-        def line(at: str, logger: str, request: str, told: str) -> str:
-            about = f"{logger} [None {request} u p - - d d]"
-            return f"2026-11-24 {at} 671 INFO nova.{about} {told}"
+    def log(self, server: str = _FIRST) -> list[str]:
+        about = "nova.scheduler.client.report [None req-353f70ae u p - - d d]"
+        told = f"Deleted allocations for instance {server}"
+        return [f"2026-11-24 11:09:58.319 671 INFO {about} {told}\n"]
 
-        built = f"[instance: {server}] Took 3.21 seconds to build instance."
-        return [
-            line("11:08:57.376", "compute.manager", build, built),
-            line(
-                "11:09:58.319",
-                "scheduler.client.report",
-                end,
-                f"Deleted allocations for instance {server}",
-            ),
-        ]
-
-    def test_a_build_that_takes_its_servers_allocation_is_told(self) -> None:
-        found = novas_own.undone(self.log())
-        self.assertEqual(_FIRST, found[_FIRST].server)
-        self.assertIn("Deleted allocations", found[_FIRST].line)
-
-    def test_a_deletion_by_anybody_else_is_none(self) -> None:
-        self.assertEqual({}, novas_own.undone(self.log(end="req-a64c50f6")))
-        self.assertEqual({}, novas_own.undone(self.log()[1:]))
-
-    def deletion(self, taken: str = "req-3af70030", failed: str = "req-3af70030") -> list[str]:
-        """Of a round whose conductor had sent the server to another host meanwhile."""
-
-        def line(at: str, logger: str, request: str, told: str) -> str:
-            return f"2026-11-24 {at} 31784 INFO nova.{logger} [None {request} u p - - d d] {told}"
-
-        about = f"[instance: {_FIRST}]"
-        manager = "compute.manager"
-        reverted = f"{about} Successfully reverted task state from None on failure for instance."
-        return [
-            line("14:32:28.315", manager, "req-3af70030", f"{about} Terminating instance"),
-            line(
-                "14:32:28.818",
-                "scheduler.client.report",
-                taken,
-                f"Deleted allocations for instance {_FIRST}",
-            ),
-            line("14:32:28.994", manager, failed, reverted),
-        ]
-
-    def test_a_deletion_that_fails_behind_the_servers_allocation_is_told(self) -> None:
-        found = novas_own.undone(self.deletion())
-        self.assertIn("Deleted allocations", found[_FIRST].line)
-
-    def test_a_deletion_that_ends_well_or_took_nothing_is_none(self) -> None:
-        self.assertEqual({}, novas_own.undone(self.deletion()[:2]))
-        self.assertEqual({}, novas_own.undone(self.deletion(taken="req-a64c50f6")))
-        self.assertEqual({}, novas_own.undone(self.deletion(failed="req-a64c50f6")))
-        self.assertEqual({}, novas_own.undone(self.deletion()[1:]))
+    def test_a_server_whose_allocation_a_nova_compute_deleted_is_told(self) -> None:
+        found = novas_own.undone(["something else\n", *self.log()])
+        self.assertEqual({_FIRST: novas_own.Undone(_FIRST, self.log()[0].strip())}, found)
 
     def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:

@@ -3,7 +3,8 @@
 
 Two requests with one digest have equal chances at any moment, so that a scheduler looks
 at hosts once for both. Whatever a filter or a weigher may read of a request counts; ids,
-which differ and mean nothing, do not.
+which differ and mean nothing, do not. Whose a request is counts apart, see
+:func:`.pending.demand`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from nova.scheduler import utils as scheduler_utils
 
+from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting import wait_policy
 
 #: Fields of a RequestSpec that no decision depends on.
@@ -36,6 +38,7 @@ _NEUTRAL_NAMES = frozenset(
         "tag",
     }
 )
+_OWNER_FIELDS = ("project_id", "user_id")
 _VERSIONED = ("nova_object.changes", "nova_object.version")
 
 
@@ -46,7 +49,7 @@ def needs(spec: Any) -> dict[str, int]:
 
 
 def queue(spec: Any, servers: int) -> str:
-    """Return the digest of a request for so many servers."""
+    """Return the digest of a request for so many servers; see :func:`.pending.queue_name`."""
     fields = {
         name: _plain(spec.fields[name].to_primitive(spec, name, getattr(spec, name)))
         for name in spec.fields
@@ -57,11 +60,15 @@ def queue(spec: Any, servers: int) -> str:
         for name, value in (fields.get("scheduler_hints") or {}).items()
         if name not in wait_policy.HINTS and not name.startswith(wait_policy.INTERNAL_PREFIX)
     }
+    owner = [fields.pop(name, None) for name in _OWNER_FIELDS]
     group = spec.instance_group if spec.obj_attr_is_set("instance_group") else None
-    text = json.dumps(
-        [fields, None if group is None else group.uuid, servers], sort_keys=True, default=str
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    demand = [fields, None if group is None else group.uuid, servers]
+    return pending.queue_name(_digest(demand)[:24], _digest(owner)[:8])
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -102,13 +102,15 @@ class WaitingApi:
     def check(self, context: Any, hints: wait_policy.Hints) -> None:
         """Refuse hints of ours that cannot be heeded. No I/O.
 
-        :raises HTTPBadRequest: the text says what is wrong
+        :raises HTTPBadRequest: one makes no sense; the text says what is wrong
+        :raises HTTPForbidden: policy keeps one from this user
         """
         wrong = wait_policy.fault(hints, self._settings)
-        if wrong is None:
-            wrong = self._forbidden(context, hints)
         if wrong is not None:
             raise webob.exc.HTTPBadRequest(explanation=f"Invalid input: {wrong}.")
+        kept = self._forbidden(context, hints)
+        if kept is not None:
+            raise webob.exc.HTTPForbidden(explanation=f"{kept}.")
 
     def _forbidden(self, context: Any, hints: wait_policy.Hints) -> str | None:
         asked = []
@@ -119,7 +121,7 @@ class WaitingApi:
             asked.append((wait_policy.CLASS_HINT, f"{CLASS_RULE}{name}"))
         for hint, rule in asked:
             if not nova.policy.authorize(context, rule, do_raise=False):
-                return f"policy does not allow hint {hint} ({rule})"
+                return f"Policy doesn't allow hint {hint} ({rule})"
         return None
 
     # -- straight into the queue ---------------------------------------------------------

@@ -190,11 +190,14 @@ class WaitQueues:
 
     # -- newcomers
 
-    def behind(self, request: pending.PendingRequest, now: float) -> int:
+    def behind(self, request: pending.PendingRequest, now: float, *, of_others: bool = True) -> int:
         """Return behind how many requests a newcomer would have to wait; 0: it may be tried.
 
-        In best effort only those with equal chances count; in strict order those of its class.
-        All of them are counted, some of which it may go before; 0 if it goes before all.
+        In best effort only those that ask for the same count; in strict order those of its
+        class. All of them are counted, some of which it may go before; 0 if it goes before all.
+        O(owners of what asks for the same).
+
+        :param of_others: whether those of other owners count, for whom hosts may be set aside
         """
         key = self._index.order_key(request, now)
         if self._is_strict:
@@ -202,15 +205,26 @@ class WaitQueues:
                 self._settings.class_index(request.priority_class), now - request.asked_at
             )
             return self._count_of_class(request) if _is_before(self._index.first(level), key) else 0
-        queue = self._index.queue_of(request)
-        if queue is None:
+        own = self._index.queue_of(request)
+        queues = self._index.queues_alike(request) if of_others else [own] if own else []
+        if not any(self._is_behind(request, key, queue, now) for queue in queues):
             return 0
+        return sum(queue.ready + len(queue.elsewhere or ()) for queue in queues)
+
+    def _is_behind(
+        self,
+        request: pending.PendingRequest,
+        key: waiting_lines.OrderKey,
+        queue: waiting_lines.Queue,
+        now: float,
+    ) -> bool:
+        if _is_before(self._index.first_of(queue), key):
+            return True
         elsewhere = queue.elsewhere.first() if queue.elsewhere is not None else None
-        is_behind = _is_before(self._index.first_of(queue), key)
-        if not is_behind and elsewhere is not None and elsewhere[2] != request.key:
-            other = self._index.entries[elsewhere[2]].request
-            is_behind = self._index.order_key(other, now) < key
-        return queue.ready + len(queue.elsewhere or ()) if is_behind else 0
+        if elsewhere is None or elsewhere[2] == request.key:
+            return False
+        other = self._index.entries[elsewhere[2]].request
+        return self._index.order_key(other, now) < key
 
     def full(self, project: str, servers: int) -> backlog.QueueFull | None:
         """Say whether so many more servers of a project would be too many; O(1)."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a request that comes may be tried now, or has to stand behind those that wait.
 
-A newcomer with equal chances to somebody who waits and goes before it would take the
+A newcomer that asks for the same as somebody who waits and goes before it would take the
 room that the other one waits for. So it is refused before anybody looks at hosts, and
-its conductor parks it. One that a scheduler granted has had its turn, and is decided
+its conductor parks it. Where it may not wait, since too many do, only those with equal
+chances count: for another owner hosts may be set aside. One that a scheduler granted has had its turn, and is decided
 like any. What is not known (the back end does not answer, nobody has such a record) is
 no reason to refuse: the worst is that somebody is passed by once.
 """
@@ -75,8 +76,8 @@ class NewcomerGate:
         now = self._clock()
         with self._followed.lock:
             queues = self._followed.queues
-            behind = queues.behind(request, now)
             full = queues.full(request.project_id, len(request.servers))
+            behind = queues.behind(request, now, of_others=full is None)
         told = "" if full is None else full_text(full)
         if not behind:
             return attrs.evolve(_ADMITTED, full=told)

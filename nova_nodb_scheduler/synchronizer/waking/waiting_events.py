@@ -43,14 +43,12 @@ class WaitingEvent:
     :param request: as its record stands behind the transition, or stood last
     :param at_seconds: when, by the back end's clock
     :param reason: why, for the request's user; where empty the request's own stands
-    :param position: how many requests go before it, where that is known
     """
 
     kind: EventKind
     request: pending.PendingRequest
     at_seconds: float
     reason: str = ""
-    position: int | None = None
 
 
 class EventSink(Protocol):

@@ -71,14 +71,13 @@ class ReadingTest(_Case):
     def test_a_project_polls_its_events_in_their_order_and_no_others(self) -> None:
         zaqar, project = self.zaqar(), self.project()
         sink = self.sink(self.queues(zaqar.url))
-        sink.publish(made_events.event(project_id=project, position=2))
+        sink.publish(made_events.event(project_id=project))
         sink.publish(made_events.event(project_id=f"{project}-of-others"))
         sink.publish(made_events.event(waiting_events.EventKind.DISPATCHED, project_id=project))
         self.until(sink, posted=3)
         told = zaqar.tenant(project, _QUEUE).messages()
         self.assertEqual(["parked", "dispatched"], [body["event"] for body in told])
         self.assertEqual(["a", "b"], told[0]["servers"])
-        self.assertEqual(2, told[0]["position"])
         self.assertEqual("2026-09-21T14:23:10.000Z", told[0]["deadline"])
 
     def test_an_event_that_is_claimed_and_deleted_is_read_once(self) -> None:

@@ -95,7 +95,6 @@ def body(event: waiting_events.WaitingEvent, event_id: str) -> dict[str, Any]:
         "deadline": _text(request.deadline_at),
         "attempt": request.grant.attempt,
         "reason": event.reason or request.reason,
-        "position": event.position,
     }
 
 

@@ -53,6 +53,8 @@ class RequestIndex:
         self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
         self._parts = shared_parts.SharedParts()
         self._queues: dict[_QueueKey, waiting_lines.Queue] = {}
+        #: The same, by what they ask for, whosever they are.
+        self._alike: dict[_QueueKey, dict[waiting_lines.Queue, None]] = {}
         self._projects: dict[str, waiting_lines.Project] = {}
         #: (when, number, line): when lines count as a greater class.
         self._rises: sortedcontainers.SortedList = sortedcontainers.SortedList()
@@ -88,6 +90,10 @@ class RequestIndex:
         queue.requests -= 1
         if not queue.requests:
             del self._queues[_queue_key(request)]
+            alike = self._alike[_demand_key(request)]
+            del alike[queue]
+            if not alike:
+                del self._alike[_demand_key(request)]
         project = self._projects[request.project_id]
         project.requests -= 1
         if not project.requests:
@@ -183,6 +189,10 @@ class RequestIndex:
         """Return the queue in which requests equal to this one are; None where there is none."""
         return self._queues.get(_queue_key(request))
 
+    def queues_alike(self, request: pending.PendingRequest) -> Collection[waiting_lines.Queue]:
+        """Return the queues of requests that ask for the same as this one, whosever they are."""
+        return self._alike.get(_demand_key(request), {}).keys()
+
     def reshare(self, project: str) -> None:
         """Note that a project's share may have changed."""
         known = self._projects.get(project)
@@ -260,6 +270,7 @@ class RequestIndex:
             levels = len(self.settings.classes)
             found = waiting_lines.Queue(request.queue, len(request.servers), request.needs, levels)
             self._queues[key] = found
+            self._alike.setdefault(_demand_key(request), {})[found] = None
         return found
 
     def _line(
@@ -276,3 +287,7 @@ class RequestIndex:
 
 def _queue_key(request: pending.PendingRequest) -> _QueueKey:
     return request.queue, len(request.servers), request.needs
+
+
+def _demand_key(request: pending.PendingRequest) -> _QueueKey:
+    return pending.demand(request.queue), len(request.servers), request.needs

@@ -19,7 +19,7 @@ State = pending.PendingState
 
 
 class AskingUsersTest(waiting_cloud.WaitingCloud):
-    def assert_refused(self, text, hints, api=None):
+    def assert_refused(self, text, hints, api=None, status=400):
         body = self._build_server(flavor_id=self.flavor_id, networks="none")
         refused = self.assertRaises(
             client.OpenStackApiException,
@@ -27,7 +27,7 @@ class AskingUsersTest(waiting_cloud.WaitingCloud):
             "/servers",
             {"server": body, "os:scheduler_hints": hints},
         )
-        self.assertEqual(400, refused.response.status_code)
+        self.assertEqual(status, refused.response.status_code)
         self.assertIn(text, refused.response.text)
 
     def user(self):
@@ -49,7 +49,7 @@ class AskingUsersTest(waiting_cloud.WaitingCloud):
 
     def test_a_class_above_the_default_is_for_administrators(self):
         self.assert_refused(
-            "nodb:class:high", {"nodb_wait": "5", "nodb_class": "high"}, self.user()
+            "nodb:class:high", {"nodb_wait": "5", "nodb_class": "high"}, self.user(), 403
         )
         for hints, api in (
             ({"nodb_wait": "5", "nodb_class": "high"}, self.admin_api),
@@ -65,7 +65,9 @@ class AskingUsersTest(waiting_cloud.WaitingCloud):
             nova.policy.policy.Rules.from_dict({"nodb:wait": "rule:context_is_admin"}),
             overwrite=False,
         )
-        self.assert_refused("policy does not allow hint nodb_wait", {"nodb_wait": "5"}, self.user())
+        self.assert_refused(
+            "Policy doesn't allow hint nodb_wait", {"nodb_wait": "5"}, self.user(), 403
+        )
 
     def test_a_flavor_says_how_long_and_in_which_class(self):
         self.fill()

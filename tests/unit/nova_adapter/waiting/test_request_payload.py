@@ -10,6 +10,7 @@ from nova import objects
 from nova.objects import base
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting import request_digest, request_payload
 
 SERVER = str(uuid.uuid4())
@@ -187,6 +188,18 @@ class DigestTest(unittest.TestCase):
             )
         }
         self.assertEqual(8, len(digests))
+
+    def test_whose_it_is_counts_apart_from_what_it_asks_for(self):
+        one, others, larger = (
+            pending.demand(request_digest.queue(each, servers))
+            for each, servers in (
+                (spec(), 1),
+                (spec(project_id="other", user_id="other"), 1),
+                (spec(), 2),
+            )
+        )
+        self.assertEqual(one, others)
+        self.assertNotEqual(one, larger)
 
     def test_who_is_in_a_group_does_not_count(self):
         def of(hosts):

@@ -370,6 +370,24 @@ class NewcomerTest(testtools.TestCase):
 
         self.assertEqual(2, waiting.behind(self.newcomer(), 50.0))
 
+    def test_it_is_behind_those_of_another_project_that_ask_for_the_same(self):
+        waiting = queues(
+            request("a", project_id="q", queue="queue-q"), request("b", queue="other-q")
+        )
+        newcomer = self.newcomer(queue="queue-p")
+
+        self.assertEqual(1, waiting.behind(newcomer, 50.0))
+        self.assertEqual(0, waiting.behind(newcomer, 50.0, of_others=False))
+        waiting.drop("a", 50.0)
+        self.assertEqual(0, waiting.behind(newcomer, 50.0))
+
+    def test_it_goes_before_those_of_a_project_that_has_more(self):
+        waiting = queues(request("a", project_id="q", queue="queue-q"))
+        waiting.set_capacity({"VCPU": 10}, 0.0)
+        waiting.set_usage("q", {"VCPU": 5}, 0.0)
+
+        self.assertEqual(0, waiting.behind(self.newcomer(queue="queue-p"), 50.0))
+
     def test_it_may_be_tried_where_nobody_like_it_waits(self):
         self.assertEqual(0, queues(request("a", 2)).behind(self.newcomer(), 50.0))
 

@@ -15,7 +15,6 @@ def event(
     key: str = "a",
     servers: tuple[str, ...] = ("a", "b"),
     reason: str = "",
-    position: int | None = None,
 ) -> waiting_events.WaitingEvent:
     """Return an event of a request that was asked for ten seconds before it."""
     request = pending.PendingRequest(
@@ -34,4 +33,4 @@ def event(
         reason="no host has room",
         hold=pending.Hold("host-secret", AT_SECONDS + 20.0),
     )
-    return waiting_events.WaitingEvent(kind, request, AT_SECONDS, reason, position)
+    return waiting_events.WaitingEvent(kind, request, AT_SECONDS, reason)
