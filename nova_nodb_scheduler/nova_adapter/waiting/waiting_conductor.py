@@ -20,7 +20,9 @@ return                                   ``finish``
 
 Whoever is overtaken stops where it is, by an exception that Nova's handlers do not catch.
 So does whoever cannot reach the back end for longer than a lease: the record stands, and
-the request is taken up when it can be. One that could not be kept goes on as in Nova.
+the request is taken up when it can be. One that could not be kept, since the back end does
+not answer, goes on as in Nova while there is room for it (:class:`Unkept`); where there is
+none, it is kept then, for which it waits until the back end has been away for a lease.
 """
 
 from __future__ import annotations
@@ -110,6 +112,15 @@ class Attempt:
         return self.is_kept and server in self.request.servers
 
 
+@attrs.frozen(eq=False)
+class Unkept:
+    """A request in the hand of one thread that may wait, and that nobody could keep yet."""
+
+    context: Any
+    arguments: request_payload.BuildArguments
+    terms: wait_policy.WaitTerms
+
+
 class WaitingConductor:
     """The requests of one conductor that may wait; any thread.
 
@@ -138,6 +149,7 @@ class WaitingConductor:
         self._pause = pause
         self._clock = clock
         self._away_until = float("-inf")
+        self._away_since: float | None = None
         self._of_thread = threading.local()
         #: How requests came out, by the outcomes of :mod:`...observe.conductor_metrics`.
         self.counts: collections.Counter[str] = collections.Counter()
@@ -159,24 +171,27 @@ class WaitingConductor:
 
     # -- from the API --------------------------------------------------------------------
 
-    def keep(self, context: Any, arguments: request_payload.BuildArguments) -> Attempt | None:
+    def keep(
+        self, context: Any, arguments: request_payload.BuildArguments
+    ) -> Attempt | Unkept | None:
         """Keep a request that may wait, before anything is done for it.
 
         :returns: None for one that goes on as in Nova
         :raises LeftAlone: it is kept already, and somebody has it
         """
+        unkept = None
         try:
             terms = request_records.terms(arguments, self._settings)
             if terms is None:
                 return None
+            unkept = Unkept(context, arguments, terms)
             if self._clock() < self._away_until:
-                self.counts["not_kept"] += 1
-                return None
-            return self._create(context, arguments, terms)
+                return unkept
+            return self._create(unkept)
+        except errors.BackendUnavailable as error:
+            self._is_away(error)
+            return unkept
         except Exception as error:
-            if isinstance(error, errors.BackendUnavailable):
-                # Others need not find out one time-out after the other.
-                self._away_until = self._clock() + _AWAY_SECONDS
             # Whatever it is: a request must not fail for want of a record.
             LOG.warning(
                 "Request of servers %(servers)s cannot wait, and goes on as in Nova: %(error)s",
@@ -189,14 +204,21 @@ class WaitingConductor:
             self.counts["not_kept"] += 1
             return None
 
-    def _create(
-        self,
-        context: Any,
-        arguments: request_payload.BuildArguments,
-        terms: wait_policy.WaitTerms,
-    ) -> Attempt:
-        request = self._records.newcomer(arguments, terms)
-        created = self._records.create(context, arguments, request)
+    def _is_away(self, error: errors.BackendUnavailable) -> None:
+        now = self._clock()
+        is_known = now < self._away_until + self._ledger.lease_seconds
+        # Others need not find out one time-out after the other.
+        self._away_until = now + _AWAY_SECONDS
+        if self._away_since is None or not is_known:
+            self._away_since = now
+            LOG.warning(
+                "Requests are kept only where there is no room: %(error)s", {"error": error}
+            )
+
+    def _create(self, unkept: Unkept) -> Attempt:
+        request = self._records.newcomer(unkept.arguments, unkept.terms)
+        created = self._records.create(unkept.context, unkept.arguments, request)
+        self._away_since, self._away_until = None, float("-inf")
         if isinstance(created, pending_rules.Superseded):
             LOG.info("Request %(key)s was asked twice", {"key": request.key})
             raise LeftAlone
@@ -228,6 +250,16 @@ class WaitingConductor:
             self._in_hand.remove(attempt.holding)
             self._of_thread.attempt = None
 
+    def conduct_unkept(self, unkept: Unkept, build: Callable[[], None]) -> None:
+        """Run Nova's method for a request that is kept only if there is no room for it."""
+        self._of_thread.unkept = unkept
+        try:
+            build()
+        except LeftAlone:
+            return
+        finally:
+            self._of_thread.unkept = None
+
     def _end(self, attempt: Attempt) -> None:
         if not attempt.is_kept:
             return
@@ -250,7 +282,7 @@ class WaitingConductor:
         """
         attempt = self.current
         if attempt is None or not attempt.is_kept:
-            return select()
+            return self._choose_unkept(select)
         try:
             with _hinted(request_spec, attempt.request):
                 chosen = select()
@@ -262,6 +294,48 @@ class WaitingConductor:
             raise LeftAlone from error
         self.begin()
         return chosen
+
+    def _choose_unkept(self, select: Callable[[], _T]) -> _T:
+        unkept: Unkept | None = getattr(self._of_thread, "unkept", None)
+        try:
+            return select()
+        except NO_HOSTS as error:
+            attempt = None if unkept is None else self._kept_late(unkept)
+            if attempt is None:
+                raise
+            self._in_hand.add(attempt.holding)
+            try:
+                self._park(attempt, _reason(error))
+            finally:
+                self._in_hand.remove(attempt.holding)
+            raise LeftAlone from error
+
+    def _kept_late(self, unkept: Unkept) -> Attempt | None:
+        """Keep a request behind its first try; None where the back end is away for too long.
+
+        :raises LeftAlone: it is kept already, and somebody has it
+        """
+        while True:
+            try:
+                return self._create(unkept)
+            except errors.BackendUnavailable as error:
+                self._is_away(error)
+                since = self._away_since if self._away_since is not None else self._clock()
+                if self._clock() < since + self._ledger.lease_seconds:
+                    self._pause(_RETRY_SECONDS)
+                    continue
+                why: Exception = error
+            except errors.NodbError as error:
+                why = error
+            self.counts["not_kept"] += 1
+            LOG.warning(
+                "Request of servers %(servers)s cannot wait, and ends as in Nova: %(error)s",
+                {
+                    "servers": [spec.instance_uuid for spec in unkept.arguments.request_specs],
+                    "error": why,
+                },
+            )
+            return None
 
     def begin(self) -> None:
         """Say that cells are written for the request in hand.

@@ -69,6 +69,8 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
         build = functools.partial(self._nodb_build, context, build_requests, arguments)
         if attempt is None:
             build()
+        elif isinstance(attempt, waiting_conductor.Unkept):
+            self._nodb_waiting.conduct_unkept(attempt, build)
         else:
             self._nodb_waiting.conduct(attempt, build)
 

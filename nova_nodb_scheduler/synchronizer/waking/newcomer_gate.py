@@ -4,9 +4,10 @@
 A newcomer that asks for the same as somebody who waits and goes before it would take the
 room that the other one waits for. So it is refused before anybody looks at hosts, and
 its conductor parks it. Where it may not wait, since too many do, only those with equal
-chances count: for another owner hosts may be set aside. One that a scheduler granted has had its turn, and is decided
-like any. What is not known (the back end does not answer, nobody has such a record) is
-no reason to refuse: the worst is that somebody is passed by once.
+chances count: for another owner hosts may be set aside. One that a scheduler granted has
+had its turn, and is decided like any. What is not known (the back end does not answer,
+nobody has such a record) is no reason to refuse: the worst is that somebody is passed by
+once.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 
 from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - Nova's first
 
+import contextlib
+import math
 from unittest import mock
 
 import attrs
@@ -217,20 +219,56 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         self.ended(server)
         self.assertIn("uota", self.fault(server))
 
-    def test_a_back_end_that_is_away_keeps_nobody_from_being_built(self):
-        away = errors.BackendUnavailable("sqlalchemy", "the test says so")
+    @contextlib.contextmanager
+    def away_for(self, seconds):
+        """Keep no request for some seconds of a made clock, which pauses alone move."""
+        now = [0.0]
+        create = self.waiting._ledger.create
+
+        def refused(request, payload):
+            if now[0] < seconds:
+                raise errors.BackendUnavailable("sqlalchemy", "the test says so")
+            return create(request, payload)
+
+        def pause(pause_seconds):
+            now[0] += pause_seconds
+
         with (
-            mock.patch.object(self.waiting, "_clock", lambda: 0.0),
+            mock.patch.object(self.waiting, "_clock", lambda: now[0]),
+            mock.patch.object(self.waiting, "_pause", pause),
             mock.patch.object(
-                self.waiting._ledger, "create", autospec=True, side_effect=away
-            ) as create,
+                self.waiting._ledger, "create", autospec=True, side_effect=refused
+            ) as asked,
         ):
+            yield asked
+
+    def test_a_back_end_that_is_away_keeps_nobody_from_being_built(self):
+        with self.away_for(math.inf) as create:
             self.active(self.ask()[0])
-            self.active(self.ask(wait_seconds=None)[0])
+            # Whoever comes a moment later does not find out by a time-out of its own.
+            self.active(self.ask()[0])
+            self.assertEqual(1, create.call_count)
+
+    def test_one_without_room_ends_as_in_nova_where_the_back_end_stays_away(self):
+        self.fill()
+        with self.away_for(math.inf):
             self.comes_to(self.ask()[0], "ERROR")
-        self.assertEqual(2, self.waiting.counts["not_kept"])
-        # Whoever comes a moment later does not find out by a time-out of its own.
-        self.assertEqual(1, create.call_count)
+            self.assertEqual(1, self.waiting.counts["not_kept"])
+            asked = self.waiting._ledger.create.call_count
+            self.comes_to(self.ask()[0], "ERROR")
+            # The next one has nothing to wait for.
+            self.assertEqual(asked + 1, self.waiting._ledger.create.call_count)
+
+    def test_one_without_room_waits_where_the_back_end_comes_again(self):
+        first, _second = self.fill()
+        with self.away_for(self.waiting._ledger.lease_seconds / 2):
+            server = self.ask()[0]
+            parked = self.waits(server)
+        self.assertEqual(1, parked.grant.attempt)
+        self.assertEqual(0, self.waiting.counts["not_kept"])
+        self.make_room(first)
+        self.grant(server)
+        self.active(server)
 
     def test_one_with_a_volume_is_built_with_it(self):
         first, _second = self.fill()
