@@ -664,6 +664,15 @@ class UndoneTest(unittest.TestCase):
         found = novas_own.undone(["something else\n", *self.log()])
         self.assertEqual({_FIRST: novas_own.Undone(_FIRST, self.log()[0].strip())}, found)
 
+    def test_a_build_that_a_nova_compute_gave_up_is_told(self) -> None:
+        about = "2026-11-24 15:07:59.287 20918 ERROR nova.compute.manager [None req-a85204f1 u p]"
+        lines = [
+            f"{about} [instance: {_FIRST}] Failed to build and run instance: RemoteError\n",
+            f"{about} [instance: {_SECOND}] Failed to revert task state for instance. Error\n",
+            f"{about} [instance: {_THIRD}] Took 1.41 seconds to build instance.\n",
+        ]
+        self.assertEqual({_FIRST, _SECOND}, set(novas_own.failed_builds(lines)))
+
     def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:
             return ledger.Record(kind, subject, told, 1.0, 2.0, excess=excess)

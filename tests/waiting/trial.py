@@ -4,7 +4,7 @@
 import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import requests
@@ -13,6 +13,7 @@ from keystoneauth1 import exceptions as keystone_exceptions
 from tests.capacity import ledger as capacity_ledger
 from tests.chaos import deployment, injection, plan
 from tests.chaos import snapshot as snapshot_module
+from tests.chaos.logs import novas_own
 from tests.waiting import observations
 from tools.stack import cloud as stack_cloud
 
@@ -41,7 +42,8 @@ class Round:
     :param waiting: that were still BUILD then, without a fault
     :param failed: that ended in ERROR and were never at a compute
     :param failed_builds: that a nova-compute had begun to build, and failed with; as in stock
-        Nova, where its conductor or database goes away meanwhile
+        Nova, where its conductor or database goes away meanwhile. In ERROR, or by the word of
+        nova-compute's log, which could tell nobody else
     :param lost: that never stood, failed builds apart
     :param twice: that were built more than once, or held two hosts at a time. An attempt whose
         conductor was killed may leave an allocation, which the next one takes away first
@@ -103,6 +105,11 @@ class Trial:
     def run(self, number: int, faults: Sequence[plan.Fault] = (), seed: int | None = None) -> Round:
         """Run one round and leave the cloud empty again."""
         began = time.monotonic()
+        settings = self._stack.settings
+        computes = novas_own.ServiceLogs(
+            (settings.log / f"{name}.log" for name in settings.compute_names),
+            novas_own.failed_builds,
+        )
         with contextlib.ExitStack() as held:
             reader = held.enter_context(
                 contextlib.closing(snapshot_module.Reader(self._stack.settings))
@@ -124,9 +131,16 @@ class Trial:
             if faults:
                 self._say("waiting for faults to be over, and for all to have stood")
                 hurt.wait()
+                # Their room is nobody's until their users delete them.
+                for uuid in _gave_up(watch.observed, asked.ids, computes.left()):
+                    asked.delete(uuid)
                 everybody = asked.ids
-                watch.wait(lambda seen: _have_ended(seen, everybody), _FAULTY_TURN_SECONDS)
-            found = self._found(watch, asked, slots, (active, waiting), turns)
+                watch.wait(
+                    lambda seen: _have_ended(seen, everybody, computes.left()),
+                    _FAULTY_TURN_SECONDS,
+                )
+            failed_builds = _gave_up(watch.observed, asked.ids, computes.left())
+            found = self._found(watch, asked, slots, (active, waiting), turns, failed_builds)
             self._empty(watch, asked)
             return attrs.evolve(
                 found,
@@ -179,10 +193,14 @@ class Trial:
         slots: int,
         full: tuple[int, int],
         turns: Sequence[tuple[str, str | None]],
+        gave_up: Collection[str],
     ) -> Round:
         seen = watch.observed
         builds = [build.server for build in capacity_ledger.builds(self._stack, asked.ids)]
         in_error = [u for u in asked.ids if seen.of(u).failed is not None]
+        failed_builds = tuple(
+            u for u in asked.ids if u in builds and (u in in_error or u in gave_up)
+        )
         pairs = [(seen.of(gone), seen.of(new)) for gone, new in turns if new is not None]
         complete = [(a.freed, b.placed, b.active) for a, b in pairs if a.freed is not None]
         return Round(
@@ -195,11 +213,9 @@ class Trial:
             active_first=full[0],
             waiting=full[1],
             failed=tuple(u for u in in_error if u not in builds),
-            failed_builds=tuple(u for u in in_error if u in builds),
+            failed_builds=failed_builds,
             lost=tuple(
-                u
-                for u in asked.ids
-                if seen.of(u).active is None and not (u in in_error and u in builds)
+                u for u in asked.ids if seen.of(u).active is None and u not in failed_builds
             ),
             twice=tuple(u for u in asked.ids if builds.count(u) > 1 or seen.of(u).most_hosts > 1),
             out_of_order=tuple(observations.out_of_order(seen, asked.ids[slots:])),
@@ -264,6 +280,17 @@ def _standing(seen: observations.Observations, ids: Sequence[str]) -> int:
     return sum(1 for uuid in ids if seen.of(uuid).active is not None)
 
 
-def _have_ended(seen: observations.Observations, ids: Sequence[str]) -> bool:
-    ends = [(seen.of(uuid).active, seen.of(uuid).failed) for uuid in ids]
-    return all(end != (None, None) for end in ends)
+def _gave_up(
+    seen: observations.Observations, ids: Sequence[str], failed: Collection[str]
+) -> list[str]:
+    """Return the servers that never stood, and that a nova-compute's log says it cannot build."""
+    return [uuid for uuid in ids if uuid in failed and seen.of(uuid).active is None]
+
+
+def _have_ended(
+    seen: observations.Observations, ids: Sequence[str], failed: Collection[str]
+) -> bool:
+    return all(
+        (seen.of(uuid).active, seen.of(uuid).failed) != (None, None) or uuid in failed
+        for uuid in ids
+    )

@@ -54,6 +54,9 @@ _NOT_MOVED = re.compile(
     r".*consumer generation conflict"
 )
 _REVERT_FRAME = re.compile(r"/nova/compute/manager\.py\", line \d+, in _revert_allocation")
+_NOT_BUILT = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Failed to (?:build and run|revert task state for) instance"
+)
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
 
@@ -177,12 +180,21 @@ def undone(lines: Iterable[str]) -> dict[str, Undone]:
     return {each["server"]: Undone(each["server"], each.string.strip()) for each in taken}
 
 
+def failed_builds(lines: Iterable[str]) -> dict[str, str]:
+    """Return the servers whose nova-compute gave up building them, with the line that says so.
+
+    Where its conductor or the cell's database is away it can say so to nobody, and the server
+    stays as it is.
+    """
+    failed = filter(None, map(_NOT_BUILT.search, lines))
+    return {each["server"]: each.string.strip() for each in failed}
+
+
 class ServiceLogs(Generic[_Left]):
     """Reads what services wrote since this was made; one thread.
 
     :param logs: one that is not there yet is read from its begin
-    :param find: :func:`abandoned` for conductors, :func:`unmoved` and :func:`undone` for
-        nova-computes
+    :param find: :func:`abandoned` for conductors, the others for nova-computes
     """
 
     def __init__(
