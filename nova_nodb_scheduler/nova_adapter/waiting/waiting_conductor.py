@@ -524,7 +524,12 @@ class WaitingConductor:
         for each in build_requests:
             each._context = context
         arguments = _prepared(context, arguments, build_requests)
-        if request.grant.purpose is pending.Purpose.PLACE:
+        is_placed = request.grant.purpose is pending.Purpose.PLACE
+        if is_placed and (group := _renew_group(context, arguments)) is not None:
+            # With nothing to keep it apart, or together, it is not what its user asked for.
+            self.counts["group_deleted"] += 1
+            bury(context, build_requests, arguments, _fault_of_group(group))
+        elif is_placed:
             build(context, build_requests, arguments)
         else:
             bury(context, build_requests, arguments, _fault(request, now))
@@ -627,16 +632,31 @@ def _prepared(
     left = arguments.of_servers(servers)
     for spec in left.request_specs:
         spec.num_instances = len(servers)
+        spec.obj_reset_changes()
+    return left
+
+
+def _renew_group(context: Any, arguments: request_payload.BuildArguments) -> str | None:
+    """Take over who is in the request's server group now, and where they are.
+
+    :returns: the group, where it was deleted since
+    """
+    for spec in arguments.request_specs:
         group = spec.instance_group if "instance_group" in spec else None
         if group is not None:
-            # Who is in it, and where they are, has changed since.
             try:
                 spec.instance_group = objects.InstanceGroup.get_by_uuid(context, group.uuid)
             except nova_exception.InstanceGroupNotFound:
-                spec.instance_group = None
-                (spec.scheduler_hints or {}).pop("group", None)
-        spec.obj_reset_changes()
-    return left
+                return str(group.uuid)
+            spec.obj_reset_changes(["instance_group"])
+    return None
+
+
+def _fault_of_group(uuid: str) -> Exception:
+    fault: Exception = nova_exception.NoValidHost(
+        reason=f"its server group {uuid} was deleted while it waited for room"
+    )
+    return fault
 
 
 def _fault(request: pending.PendingRequest, now_seconds: float) -> Exception:

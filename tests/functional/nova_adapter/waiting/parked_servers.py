@@ -219,6 +219,21 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         self.ended(server)
         self.assertIn("uota", self.fault(server))
 
+    def test_one_whose_server_group_was_deleted_ends_and_says_so(self):
+        first, _second = self.fill()
+        groups = self.admin_api.api_post(
+            "/os-server-groups", {"server_group": {"name": "apart", "policy": "anti-affinity"}}
+        ).body["server_group"]
+        server = self.ask(hints={"group": groups["id"]})[0]
+        self.waits(server)
+        self.make_room(first)
+        self.admin_api.api_delete(f"/os-server-groups/{groups['id']}")
+        self.grant(server)
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn(f"server group {groups['id']} was deleted", self.fault(server))
+        self.assertEqual({}, self.allocations(server))
+
     @contextlib.contextmanager
     def away_for(self, seconds):
         """Keep no request for some seconds of a made clock, which pauses alone move."""
