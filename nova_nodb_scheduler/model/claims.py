@@ -251,9 +251,7 @@ class ClaimRecord:
         return self._of({**self.claims, consumer: held})
 
     def without(self, consumers: Collection[str]) -> ClaimRecord:
-        return self._of(
-            {name: held for name, held in self.claims.items() if name not in consumers}
-        )
+        return self._of({name: held for name, held in self.claims.items() if name not in consumers})
 
     def _of(self, claims: Mapping[str, HeldClaim]) -> ClaimRecord:
         """Return the record with other claims."""
