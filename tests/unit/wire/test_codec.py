@@ -80,7 +80,7 @@ class TestRoundTrip(testtools.TestCase):
         self.assertEqual(self._calls(10), self._calls(200))
 
     def _calls(self, values: int) -> int:
-        state = {f"claim{each}": {"a": {"b": each, "c": 1.5}} for each in range(values)}
+        state = {"a": {f"b{each}": [each, 1.5][each % 2] for each in range(values)}}
         calls = 0
 
         def count(_frame: Any, event: str, _argument: Any) -> None:
