@@ -248,11 +248,15 @@ class ClaimRecord:
         return total
 
     def with_claim(self, consumer: str, held: HeldClaim) -> ClaimRecord:
-        return attrs.evolve(self, claims={**self.claims, consumer: held})
+        return self._of({**self.claims, consumer: held})
 
     def without(self, consumers: Collection[str]) -> ClaimRecord:
-        left = {name: held for name, held in self.claims.items() if name not in consumers}
-        return attrs.evolve(self, claims=left)
+        return self._of({name: held for name, held in self.claims.items() if name not in consumers})
+
+    def _of(self, claims: Mapping[str, HeldClaim]) -> ClaimRecord:
+        """Return the record with other claims."""
+        # With each claim twice and more: attrs.evolve is dear.
+        return ClaimRecord(self.host, claims, self.settled, self.lapsed, self.extra)
 
     def lapse(self, consumers: Collection[str]) -> ClaimRecord:
         """Return the record without claims whose lease has ended, which it remembers."""

@@ -8,6 +8,7 @@ plain below :data:`COMPRESS_ABOVE_BYTES`, zlib level 1 above it. Level 1 turns
 
 from __future__ import annotations
 
+import marshal
 import re
 import zlib
 from collections.abc import Mapping
@@ -26,6 +27,10 @@ ZLIB = 0x02
 
 #: JSON text longer than this is compressed.
 COMPRESS_ABOVE_BYTES = 2048
+#: What is longer is walked through, and not held twice.
+_MOST_PLAIN_BYTES = 64 * 1024
+#: Without references: objects that occur twice are of no interest.
+_MARSHAL_VERSION = 2
 _LEAST_INTEGER = -(2**63)
 _GREATEST_INTEGER = 2**64 - 1
 _SCHEMA = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
@@ -77,15 +82,39 @@ def encode_text(
 
     :raises InvalidRecord: as :func:`encode`
     """
-    _check_value(state, (), record)
-    try:
-        text = orjson.dumps({"s": str(schema), "d": dict(state)})
-    except orjson.JSONEncodeError as error:
-        raise errors.InvalidRecord(record, "(state)", str(error)) from error
+    text = _text_of_plain(state, schema)
+    if text is None:
+        _check_value(state, (), record)
+        try:
+            text = orjson.dumps({"s": str(schema), "d": dict(state)})
+        except orjson.JSONEncodeError as error:
+            raise errors.InvalidRecord(record, "(state)", str(error)) from error
     fault = decoded_sizes.present().fault_of(text)
     if fault is not None:
         # Written, it would be kept aside by all who read it.
         raise errors.InvalidRecord(record, "(state)", fault)
+    return text
+
+
+def _text_of_plain(state: Mapping[str, Any], schema: namespaces.SchemaVersion) -> bytes | None:
+    """Return the text of a state that JSON carries as it is; None where that is to be looked at.
+
+    In a few calls, where a walk takes one for each value; the walk names what is wrong. What
+    reads back as it was is what JSON carries, but for an enumeration that is a number or a text
+    at the same time: it equals what it is written as. marshal takes exact types alone.
+    """
+    if type(state) is not dict:
+        return None
+    try:
+        text = orjson.dumps({"s": str(schema), "d": state})
+        if len(text) > _MOST_PLAIN_BYTES:
+            return None
+        read: dict[str, Any] = orjson.loads(text)["d"]
+        if read != state or decoded_sizes.is_too_deep(text, read):
+            return None
+        marshal.dumps(state, _MARSHAL_VERSION)
+    except (orjson.JSONEncodeError, ValueError):
+        return None
     return text
 
 

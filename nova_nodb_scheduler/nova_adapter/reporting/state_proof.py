@@ -168,6 +168,10 @@ class StateJudge:
     _unreported_seen: tuple[object, Mapping[str, int]] | None = attrs.field(
         init=False, default=None
     )
+    # Of what sweeps said of names, as long as no cell is swept again.
+    _swept_unnamed_seen: tuple[object, tuple[str, ...], frozenset[str]] | None = attrs.field(
+        init=False, default=None
+    )
 
     def feed_proved(self) -> bool:
         """Tell whether the feed is proved now: a snapshot taken afterwards is no older."""
@@ -191,7 +195,7 @@ class StateJudge:
         if not self.feed_proved():
             return StateProof(dict.fromkeys(scopes, UnprovedReason.FEED))
         missing = {}
-        quarantined = self._quarantine if unreadable is None else unreadable
+        quarantined = self.unreadable() if unreadable is None else unreadable
         heartbeats = self._heartbeats(snapshot)
         unreported = self._unreported(snapshot)
         for scope in scopes:
@@ -215,9 +219,12 @@ class StateJudge:
         heartbeats: ReporterHeartbeats,
     ) -> frozenset[str]:
         """Return the scopes of which the last sweep, or a reporter since, refused names."""
-        cells = snapshot.namespace(known_namespaces.CELLS.name)
-        swept = {scope for scope in scopes if (cells.state(scope) or {}).get("unnamed")}
-        return frozenset(swept | heartbeats.unnamed.intersection(scopes))
+        view, asked = snapshot.namespace(known_namespaces.CELLS.name), tuple(scopes)
+        seen = self._swept_unnamed_seen
+        if seen is None or seen[0] is not view or seen[1] != asked:
+            swept = frozenset(each for each in asked if (view.state(each) or {}).get("unnamed"))
+            seen = self._swept_unnamed_seen = (view, asked, swept)
+        return seen[2] | heartbeats.unnamed.intersection(asked)
 
     def _missing(
         self,
@@ -225,9 +232,9 @@ class StateJudge:
         scope: str,
         heartbeats: ReporterHeartbeats,
         unreported: Mapping[str, int],
-        quarantined: quarantine_module.Quarantine | quarantine_module.UnreadableRecords,
+        quarantined: quarantine_module.UnreadableRecords,
     ) -> UnprovedReason | None:
-        if _unreadable(snapshot, scope, quarantined):
+        if not quarantined.is_empty and _unreadable(snapshot, scope, quarantined):
             return UnprovedReason.QUARANTINE
         swept = snapshot.namespace(known_namespaces.CELLS.name).state(scope)
         if swept is None or swept.get("epoch") != self._epoch():
@@ -302,7 +309,7 @@ class StateJudge:
 def _unreadable(
     snapshot: snapshot_module.Snapshot,
     scope: str,
-    quarantined: quarantine_module.Quarantine | quarantine_module.UnreadableRecords,
+    quarantined: quarantine_module.UnreadableRecords,
 ) -> bool:
     of_api = scope == scopes_module.API
     for name in _TO_JUDGE + (_OF_THE_API if of_api else _OF_A_CELL):

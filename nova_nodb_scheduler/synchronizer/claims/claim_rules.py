@@ -210,7 +210,7 @@ def _confirm_one(
     held = record.claims.get(claim.consumer)
     if held is None or held.claim_id != granted.claim_id:
         return model.Gone(claim, granted.claim_id), record
-    answer = attrs.evolve(granted, state=model.ClaimState.CONFIRMED)
+    answer = model.Granted(claim, granted.claim_id, model.ClaimState.CONFIRMED)
     if held.state is model.ClaimState.CONFIRMED:
         return answer, record
     held = attrs.evolve(held, state=model.ClaimState.CONFIRMED, deadline_seconds=None)

@@ -100,7 +100,7 @@ class Edited(Generic[T]):
         """Return the same once its proposal was written."""
         record = result.record
         revision = self.revision if record is None else record.revision
-        return attrs.evolve(self, revision=revision, record=record, epoch=result.epoch)
+        return Edited(self.answer, revision, record, result.epoch)
 
 
 def answer_of(edited: Edited[T] | Unwritten, back_end: str) -> T:

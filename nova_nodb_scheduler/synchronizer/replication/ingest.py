@@ -46,6 +46,11 @@ class UnreadableRecords:
     _keys: Mapping[str, frozenset[str]]
     _overflown: frozenset[str]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all records could be read, of whatever namespace."""
+        return not self._keys and not self._overflown
+
     def keys(self, namespace: str) -> frozenset[str]:
         return self._keys.get(namespace, frozenset())
 

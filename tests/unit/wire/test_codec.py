@@ -4,8 +4,10 @@
 import datetime as dt
 import enum
 import math
+import sys
 import uuid
 import zlib
+from typing import Any
 
 import orjson
 import testtools
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
-from nova_nodb_scheduler.wire import codec
+from nova_nodb_scheduler.wire import codec, decoded_sizes
 
 V1 = namespaces.SchemaVersion(1, 0)
 
@@ -32,6 +34,14 @@ STATES = st.dictionaries(st.text(), JSON_VALUES, max_size=8)
 
 class Colour(enum.Enum):
     RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(enum.StrEnum):
+    LOW = "low"
 
 
 def zipped(text: bytes) -> bytes:
@@ -65,6 +75,25 @@ class TestRoundTrip(testtools.TestCase):
         self.assertLess(len(compressed), 200)
         self.assertEqual({"a": "x" * (2049 - frame)}, codec.decode(compressed).state)
 
+    def test_the_calls_for_a_state_do_not_grow_with_its_values(self):
+        self._calls(10)
+        self.assertEqual(self._calls(10), self._calls(200))
+
+    def _calls(self, values: int) -> int:
+        state = {"a": {f"b{each}": [each, 1.5][each % 2] for each in range(values)}}
+        calls = 0
+
+        def count(_frame: Any, event: str, _argument: Any) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            codec.encode_text(state, V1)
+        finally:
+            sys.setprofile(None)
+        return calls
+
     def test_the_state_alone_is_given_to_a_store(self):
         self.assertEqual({"a": [1, 2]}, codec.decode_state(codec.encode({"a": (1, 2)}, V1)))
 
@@ -91,6 +120,24 @@ class TestRefusedStates(testtools.TestCase):
             ("\ud800", "surrogate"),
         ):
             self.assertRefused({"row": {"a": 1, "x": value}}, "row.x", reason)
+
+    def test_an_enumeration_that_equals_what_it_is_written_as_is_refused(self):
+        for value in (Level.LOW, Word.LOW):
+            self.assertEqual(orjson.loads(orjson.dumps(value)), value)
+            self.assertRefused({"row": {"x": value}}, "row.x", type(value).__name__)
+
+    def test_as_deep_as_is_read_may_be_written_and_no_deeper(self):
+        for levels in (decoded_sizes.MAX_DEPTH, decoded_sizes.MAX_DEPTH + 1):
+            state: dict[str, Any] = {}
+            for _ in range(levels - 1):
+                state = {"a": state}
+            if levels == decoded_sizes.MAX_DEPTH:
+                self.assertEqual(state, codec.decode(codec.encode(state, V1)).state)
+            else:
+                self.assertRaises(errors.InvalidRecord, codec.encode, state, V1)
+
+    def test_what_json_has_no_form_for_is_written_as_what_it_is_taken_for(self):
+        self.assertEqual([1, [2]], codec.decode(codec.encode({"a": (1, (2,))}, V1)).state["a"])
 
     def test_integers_beyond_64_bits_are_refused_by_field(self):
         for value in (2**64, -(2**63) - 1, 10**40):

@@ -24,6 +24,7 @@ import orjson
 from nova.scheduler.client import report
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
 from nova_nodb_scheduler.nova_adapter.placement.mirror import provider_trees
 
 #: Answers give generations, parents and roots; Placement of every supported
@@ -246,5 +247,13 @@ def get_from_placement(path: str) -> Any:
 
     :raises ClientException: of keystoneauth1
     """
-    client = report.report_client_singleton()
-    return client.get(path, version=MICROVERSION)
+    return _SENDER.get(path, MICROVERSION)
+
+
+def _client() -> Any:
+    # Looked up with each call: after a reload of the configuration it is another one.
+    return report.report_client_singleton()
+
+
+#: One for a process, as the client is. It does nothing before the first call.
+_SENDER = repeated_requests.GetSender(_client)

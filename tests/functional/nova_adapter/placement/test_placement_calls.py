@@ -17,6 +17,7 @@ from keystoneauth1 import exceptions as keystone
 from nova.scheduler.client import report
 from placement import auth as placement_auth
 
+from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_calls
 from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
 from tests.functional.nova_adapter import placement_cloud as cloud
@@ -93,6 +94,58 @@ class SendingCase(cloud.PlacementCase):
         return self.sender.post(
             "/allocations", body or self.body(), version=VERSION, request_id=request_id
         )
+
+
+class ReadingTest(SendingCase):
+    """A GET is repeated to other paths, as keystoneauth would send it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.reader = repeated_requests.GetSender(lambda: self.client, lambda: self.now)
+
+    def read(self, query: str) -> Any:
+        return self.reader.get(f"/resource_providers?{query}", VERSION)
+
+    def test_a_repeated_get_arrives_as_keystoneauth_sends_it_and_is_of_its_own_path(self) -> None:
+        nobody = uuid.uuid4()
+        answers = [self.read(f"in_tree={root}") for root in (nobody, self.host)]
+        self.assertEqual(1, self.reader.repeated)
+        self.assertEqual(
+            [[], [self.host]],
+            [[each["uuid"] for each in one.json()["resource_providers"]] for one in answers],
+        )
+        (_, first), (_, second) = self.got
+        self.assertEqual(first, second)
+
+    def test_what_a_url_would_quote_is_sent_by_keystoneauth(self) -> None:
+        self.read("name=a")
+        self.assertEqual(200, self.read("name=a b%").status_code)
+        self.assertEqual(0, self.reader.repeated)
+        self.read("name=b")
+        self.assertEqual(1, self.reader.repeated)
+
+    def test_a_token_that_placement_refuses_is_renewed_by_keystoneauth(self) -> None:
+        self.read("name=a")
+        self.expired.add("admin:1")
+        self.assertEqual(200, self.read("name=b").status_code)
+        self.assertEqual("admin:2", self.got[-1][0])
+
+    def test_an_old_pattern_and_another_client_are_not_repeated(self) -> None:
+        self.read("name=a")
+        self.now += 61
+        self.read("name=a")
+        self.client = self.client_with()
+        self.read("name=a")
+        self.assertEqual(0, self.reader.repeated)
+
+    def test_an_absent_path_is_an_answer_and_a_fault_ends_the_pattern(self) -> None:
+        self.read("name=a")
+        self.assertEqual(
+            404, self.reader.get(f"/resource_providers/{uuid.uuid4()}", VERSION).status_code
+        )
+        self.assertEqual(400, self.read("unknown=1").status_code)
+        self.read("name=a")
+        self.assertEqual(2, self.reader.repeated)
 
 
 class SendingTest(SendingCase):
