@@ -69,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     capacity.set_defaults(
         run=lambda o: _stack(o).capacity(None if o.vcpus == "off" else int(o.vcpus))
     )
+    retire = commands.add_parser(
+        "retire", help="take Nova's table compute_nodes out of all cells, and store heartbeats"
+    )
+    retire.set_defaults(run=lambda o: _stack(o).retire_compute_nodes())
     prometheus = commands.add_parser("prometheus", help="scrape the stack, with the alert rules")
     prometheus.set_defaults(run=lambda o: monitoring.run(_stack(o).settings))
     count = commands.add_parser("sql-count", help="count SQL statements while a command runs")
