@@ -327,14 +327,17 @@ class WaitQueues:
         entry = self._index.entries.get(key)
         return None if entry is None else entry.stage
 
-    def ordered(self, now: float) -> Iterator[pending.PendingRequest]:
-        """Yield all that wait, in order. O(n log n) of all: for an operator's list."""
-        waiting = [
+    def waiting(self) -> list[pending.PendingRequest]:
+        """Return all that wait, in no order; O(n), and little of each."""
+        return [
             entry.request
             for entry in self._index.entries.values()
             if entry.request.state is pending.PendingState.WAITING
         ]
-        return iter(sorted(waiting, key=lambda each: self._index.order_key(each, now)))
+
+    def ordered(self, now: float) -> Iterator[pending.PendingRequest]:
+        """Yield all that wait, in order. O(n log n) of all: for an operator's list."""
+        return iter(sorted(self.waiting(), key=lambda each: self._index.order_key(each, now)))
 
     def _count_of_class(self, request: pending.PendingRequest) -> int:
         book = self._book

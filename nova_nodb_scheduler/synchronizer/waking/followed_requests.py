@@ -2,12 +2,14 @@
 """The records of requests that wait, followed into their order, and what changed on the way.
 
 One lock around everything: the order is not safe for threads, and requests that come ask
-for their place in it from the RPC server's threads.
+for their place in it from the RPC server's threads. None of them waits for more than some
+records: what is taken over anew stands apart until it is whole.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -20,6 +22,9 @@ from nova_nodb_scheduler.scheduling.waiting import wait_queues
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 
 _PENDING = known_namespaces.PENDING.name
+
+#: Records that are taken over while others wait for the lock.
+_MOST_AT_ONCE = 64
 
 
 class RequestStep(enum.Enum):
@@ -88,23 +93,34 @@ class FollowedRequests:
 
         :param now: seconds by the back end's clock
         """
-        with self.lock:
-            touched = self._subscription.drain()
-            view = self._store.snapshot().namespace(_PENDING)
-            if touched is None:
-                return list(self._begin_anew(view, now))
-            return list(self._changes(view, touched.get(_PENDING, ()), now))
+        touched = self._subscription.drain()
+        view = self._store.snapshot().namespace(_PENDING)
+        if touched is None:
+            return self._begin_anew(view, now)
+        changed: list[Transition] = []
+        keys = iter(touched.get(_PENDING, ()))
+        while batch := list(itertools.islice(keys, _MOST_AT_ONCE)):
+            with self.lock:
+                changed += self._changes(view, batch, now)
+        return changed
 
-    def _begin_anew(self, view: store_snapshot.NamespaceView, now: float) -> Iterator[Transition]:
-        self.queues = self._make()
-        self._unreadable.clear()
+    def _begin_anew(self, view: store_snapshot.NamespaceView, now: float) -> list[Transition]:
+        queues = self._make()
+        resources: set[str] = set()
+        unreadable: dict[str, str] = {}
+        building = []
         for key, found in zip(view.row_keys(), view.digests(), strict=True):
             if isinstance(found, errors.InvalidRecord):
-                self._unreadable[key] = str(found)
+                unreadable[key] = str(found)
                 continue
-            self._put(found, now)
+            resources.update(_asked_for(found))
+            queues.put(found, now)
             if found.state is pending.PendingState.BUILDING:
-                yield Transition(RequestStep.BUILDING, found, None)
+                building.append(Transition(RequestStep.BUILDING, found, None))
+        with self.lock:
+            self.queues, self._unreadable = queues, unreadable
+            self._resources |= resources
+        return building
 
     def _changes(
         self, view: store_snapshot.NamespaceView, keys: Iterable[str], now: float
@@ -122,12 +138,13 @@ class FollowedRequests:
                 if before is not None:
                     yield Transition(RequestStep.GONE, before, before)
                 continue
-            self._put(found, now)
+            self._resources.update(_asked_for(found))
+            self.queues.put(found, now)
             yield Transition(_step(found, before), found, before)
 
-    def _put(self, request: pending.PendingRequest, now: float) -> None:
-        self._resources.update(name for name, amount in request.needs.items() if amount)
-        self.queues.put(request, now)
+
+def _asked_for(request: pending.PendingRequest) -> Iterator[str]:
+    return (name for name, amount in request.needs.items() if amount)
 
 
 def _step(request: pending.PendingRequest, before: pending.PendingRequest | None) -> RequestStep:

@@ -139,12 +139,13 @@ class QueueReconciler:
         parts = self._parts
         followed = parts.followed
         with followed.lock:
-            waiting = [
-                each
-                for each in followed.queues.ordered(now)
-                # What became unreadable stands in the order as it was, and no step can be taken.
-                if now - each.parked_at >= _YOUNG_SECONDS and each.key not in unreadable
-            ]
+            found = followed.queues.waiting()
+        waiting = [
+            each
+            for each in found
+            # What became unreadable stands in the order as it was, and no step can be taken.
+            if now - each.parked_at >= _YOUNG_SECONDS and each.key not in unreadable
+        ]
         servers = {server: each.key for each in waiting for server in each.servers}
         there = parts.made_at(servers)
         missing = frozenset(servers.keys() - there.keys())
