@@ -163,8 +163,9 @@ class Rows:
         return self._chunks.freeze()
 
 
-#: More records than these stand in a map.
-_FEW = 16
+#: More records than these stand in a map. A host's servers are 20 as a rule and seldom
+#: more than these: as a tuple they take 10 bytes each, as a map 100.
+_FEW = 64
 
 #: Texts at the paths of an index.
 Texts = tuple[str, ...]

@@ -31,18 +31,33 @@ _LONGEST_TOGETHER = 4096
 _TOGETHER_BYTES = 16 * 1024
 
 
+_END = struct.Struct("<I")
+_SPAN = struct.Struct("<II")
+
+
 class Bundle:
     """The texts of several records in one stream.
 
     :param packed: all texts, one behind the other
-    :param ends: where in the unpacked stream each text ends
+    :param ends: where in the unpacked stream each text ends, as 32 bits each: as numbers they
+        took more than half of what the texts take
     :param formats: first byte of each payload
     """
 
     __slots__ = ("ends", "formats", "packed")
 
-    def __init__(self, packed: bytes, ends: tuple[int, ...], formats: bytes) -> None:
+    def __init__(self, packed: bytes, ends: bytes, formats: bytes) -> None:
         self.packed, self.ends, self.formats = packed, ends, formats
+
+    def __len__(self) -> int:
+        return len(self.formats)
+
+    def span(self, place: int) -> tuple[int, int]:
+        """Return where a text begins and ends in the unpacked stream."""
+        if not place:
+            return 0, int(_END.unpack_from(self.ends)[0])
+        begin, end = _SPAN.unpack_from(self.ends, (place - 1) * _END.size)
+        return int(begin), int(end)
 
 
 #: First byte of what is dumped, and the longest stream and number of records that
@@ -105,7 +120,8 @@ class DictionaryPacking:
         if not self._dictionary:
             self._dictionary = texts[0]
         packed = self._packed(b"".join(texts))
-        bundle = Bundle(packed, tuple(itertools.accumulate(map(len, texts))), formats)
+        ends = struct.pack(f"<{len(texts)}I", *itertools.accumulate(map(len, texts)))
+        bundle = Bundle(packed, ends, formats)
         return [(bundle, place) for place in range(len(texts))]
 
     def _packed(self, text: bytes) -> bytes:
@@ -138,8 +154,7 @@ class DictionaryPacking:
         """Return what was kept, a whole bundle at once, as bytes for another process."""
         if isinstance(held, bytes):
             return bytes((_ALONE,)) + held
-        count = len(held.ends)
-        return struct.pack(f"<BH{count}I", _BUNDLED, count, *held.ends) + held.formats + held.packed
+        return struct.pack("<BH", _BUNDLED, len(held)) + held.ends + held.formats + held.packed
 
     @staticmethod
     def load(dumped: bytes) -> bytes | Bundle:
@@ -167,12 +182,12 @@ class DictionaryPacking:
             or formats.strip(_KNOWN_FORMATS)
         ):
             raise ValueError("it is no bundle")
-        return Bundle(packed, ends, formats)
+        return Bundle(packed, dumped[3:first], formats)
 
     @staticmethod
     def places(held: bytes | Bundle) -> int:
         """Return how many records can have their payloads in what is held."""
-        return len(held.ends) if isinstance(held, Bundle) else 1
+        return len(held) if isinstance(held, Bundle) else 1
 
     def readable(self, kept: Kept) -> bytes:
         """Return a payload of the same state as what was kept, quick to decode."""
@@ -211,8 +226,8 @@ class DictionaryPacking:
                 # One byte more than is taken: it is refused for its length then.
                 return unpacker.decompress(kept[1:], decoded_sizes.present().text_bytes + 1)
             bundle, place = kept
-            begin = bundle.ends[place - 1] if place else 0
-            return unpacker.decompress(bundle.packed, bundle.ends[place])[begin:]
+            begin, end = bundle.span(place)
+            return unpacker.decompress(bundle.packed, end)[begin:]
         except zlib.error as error:
             raise errors.UndecodableRecord(f"it cannot be unpacked: {error}") from error
 

@@ -97,6 +97,18 @@ class TestPacking(testtools.TestCase):
         size = sum(len(each.packed) for each in bundles.values())
         self.assertLess(size * 5, sum(map(len, payloads)))
 
+    def test_where_texts_end_takes_four_bytes_of_each_and_no_object(self):
+        packer = payload_packing.DictionaryPacking()
+        states = [record(n, 40) for n in range(16)]
+        texts = [codec.encode_text(state, V1) for state in states]
+        ((bundle, _place), *_others) = packer.pack_many(
+            [codec.payload_of(text) for text in texts], texts
+        )
+        self.assertIs(bytes, type(bundle.ends))
+        self.assertEqual(4 * len(bundle), len(bundle.ends))
+        ends = [bundle.span(place) for place in range(len(bundle))]
+        self.assertEqual([len(text) for text in texts], [end - begin for begin, end in ends])
+
     def test_what_is_small_or_foreign_stays_as_it_is(self):
         packer = payload_packing.DictionaryPacking()
         for payload in (
