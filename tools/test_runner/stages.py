@@ -38,8 +38,22 @@ _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
 # What goes through the same code as other tests of CI's, its twins:
 # TestClaimsMariaDB: test_galera.TestClaimsGalera, the same claims, mode and dialect by two nodes;
 # TestClaimsSQLite: test_sqlalchemy_sequencer.TestClaimsPostgreSQL, the same claims and mode, and
-# test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races.
-_TWINS = r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
+# test_sqlalchemy.TestConformanceSQLiteSequencer, the same mode and dialect, with races;
+# TestConformanceMariaDBSequencer: test_sqlalchemy_sequencer.TestFaultsMariaDB, the same mode and
+# dialect, and the same tests by TestConformancePostgreSQLSequencer and TestConformanceMariaDB;
+# TestConformancePostgreSQL: test_sqlalchemy_faults.TestFaultsPostgreSQL, the same mode and dialect,
+# and the same tests by TestConformancePostgreSQLSequencer and TestConformanceMariaDB;
+# test_sqlalchemy_faults.TestFaultsMariaDB: TestConformanceMariaDB, the same mode and dialect, and
+# the same tests by test_sqlalchemy_sequencer.TestFaultsMariaDB and TestFaultsPostgreSQL.
+_TWINS = "|".join(
+    (
+        r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\.",
+        r"\.test_sqlalchemy\.TestConformance(MariaDBSequencer|PostgreSQL)\.",
+        r"\.test_sqlalchemy_faults\.TestFaultsMariaDB\.",
+    )
+)
+# What holds for eight writers at once holds for fewer.
+_FEWER_WRITERS = r"\.test_races\..*\.test_(two|four)_writers_"
 
 # A Keystone takes half a minute to lay down, and Nova's services ten seconds to start.
 _DEAR_ZAQAR = r"\.(test_keystone\.|test_waking_events\.ConductorTest\.)"
@@ -107,7 +121,7 @@ STAGES = (
         When.CI,
         1200,
         "tests/functional/placement_adapter: Placement guarded, and processes of it that race",
-        work.Tests("functional/placement_adapter", again=True),
+        work.Tests("functional/placement_adapter", but=_FEWER_WRITERS, again=True),
         share=_SIXTH,
         workers=1.0,
     ),
@@ -189,6 +203,16 @@ STAGES = (
         trees.PACKAGING,
         share=_THIRD,
     ),
+    Stage(
+        "chaos",
+        When.CI,
+        900,
+        "a round of random faults on a real control plane: the last seed that found something",
+        work.Script(("tools/chaos.sh", "--short")),
+        # Services that start and clients that wait leave a third of the processors, and more: it
+        # begins when one other stage is left, so that neither is alone at the end.
+        share=2 * _THIRD,
+    ),
     # Bounds of seconds are looked at there: nothing runs beside them.
     Stage(
         "commands",
@@ -198,13 +222,6 @@ STAGES = (
         work.Tests("functional/cmd", again=True),
         # Each test has processes of its own, and waits for them most of the time.
         workers=1.0,
-    ),
-    Stage(
-        "chaos",
-        When.CI,
-        900,
-        "a round of random faults on a real control plane: the last seed that found something",
-        work.Script(("tools/chaos.sh", "--short")),
     ),
     Stage(
         "galera",
@@ -219,6 +236,13 @@ STAGES = (
         1200,
         "the tests of tests/functional/synchronizer that CI leaves to their twins",
         work.Tests("functional/synchronizer", only=_TWINS, again=True),
+    ),
+    Stage(
+        "few_writers",
+        When.ALL,
+        1200,
+        "the races of tests/functional/placement_adapter with two and four writers",
+        work.Tests("functional/placement_adapter", only=_FEWER_WRITERS, again=True),
     ),
     Stage(
         "zaqar_all",

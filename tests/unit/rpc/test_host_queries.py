@@ -2,6 +2,7 @@
 """Hosts in Nova's order: the same as a plain list gives, whatever comes and goes between pages."""
 
 import itertools
+import os
 import time
 
 import hypothesis
@@ -17,6 +18,8 @@ from nova_nodb_scheduler.wire import codec
 
 TABLES = known_namespaces.HOST_TABLES
 ALL = tuple(each.namespace for each in TABLES.relations)
+#: ``--all`` draws more cases than CI has time for.
+EXAMPLES = 1000 if "NODB_PROPERTY_EXAMPLES" in os.environ else 300
 
 
 class Hosts:
@@ -204,7 +207,7 @@ PAGES = st.lists(
 
 
 class QueryTest(testtools.TestCase):
-    @hypothesis.settings(max_examples=1000, deadline=None)
+    @hypothesis.settings(max_examples=EXAMPLES, deadline=None)
     @hypothesis.given(NODES, NAMED, PAGES)
     def test_each_page_is_a_plain_lists_and_nothing_that_stood_is_missed_or_met_twice(
         self, drawn, named, pages
@@ -242,14 +245,14 @@ class QueryTest(testtools.TestCase):
 
         self.assertEqual(sorted(stood.values()), [stood[key] for key in met if key in stood])
 
-    @hypothesis.settings(max_examples=300, deadline=None)
+    @hypothesis.settings(max_examples=EXAMPLES // 3, deadline=None)
     @hypothesis.given(NODES, NAMED, st.integers(1, 6))
     def test_a_walk_gives_what_a_plain_list_gives(self, drawn, named, limit):
         hosts = written(drawn)
 
         self.assertEqual(plainly(drawn, named), list(hosts.walk(limit, **query_of(named))))
 
-    @hypothesis.settings(max_examples=300, deadline=None)
+    @hypothesis.settings(max_examples=EXAMPLES // 3, deadline=None)
     @hypothesis.given(NODES, NODES, st.lists(st.integers(0, 13), max_size=30), st.integers(1, 4))
     def test_who_was_there_all_the_time_is_met_once_whatever_comes_and_goes(
         self, drawn, coming, touched, limit
@@ -274,7 +277,7 @@ class QueryTest(testtools.TestCase):
         self.assertEqual(expected, of_steady)
         self.assertLessEqual(set(met), set(drawn) | set(coming))
 
-    @hypothesis.settings(max_examples=500, deadline=None)
+    @hypothesis.settings(max_examples=EXAMPLES // 2, deadline=None)
     @hypothesis.given(st.text("ab%_", max_size=7), st.text("ab", max_size=8))
     def test_a_search_is_sqls_like(self, pattern, text):
         found = host_queries.like(pattern)(text) is not None

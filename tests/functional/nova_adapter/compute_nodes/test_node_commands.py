@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,8 +32,38 @@ from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes import cell_databases, nova_table
 from tests.functional.synchronizer import commands
 
-_MOST_SECONDS = 60.0
-_MANY = 3000
+_MOST_SECONDS = 120.0
+#: More than one batch of rows that are written at once.
+_MANY = 450
+#: The command from nothing, whose process kills itself behind the first call of a function: who
+#: looks from outside, and kills then, may find on a busy machine that the command has ended.
+_KILLED_BEHIND = """
+import os, signal, sys
+from nova_nodb_scheduler.cmd import manage
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
+owner, name = sys.argv.pop(1).split(".")
+owner = getattr(table_retirement, owner)
+function = getattr(owner, name)
+def killed_behind(*args):
+    function(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(owner, name, killed_behind)
+sys.exit(manage.main())
+"""
+#: The same, behind the first batch of rows that the table is filled with.
+_KILLED_BETWEEN = """
+import os, signal, sys
+from nova_nodb_scheduler.cmd import manage
+from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
+batches = table_retirement._batches
+def killed_between(numbers):
+    for count, batch in enumerate(batches(numbers)):
+        if count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+table_retirement._batches = killed_between
+sys.exit(manage.main())
+"""
 AWAY = table_retirement.TablePlace.AWAY
 
 
@@ -237,13 +265,15 @@ class CommandsTest(cell_databases.OnMariaDB):
     def test_killed_it_goes_on_where_it_was(self) -> None:
         nova_table.fill([cell_databases.row(number) for number in range(1, _MANY + 1)])
         before = self.rows()
-        self.killed_when("retire", lambda: self.table.place() is AWAY)
+        self.killed(_KILLED_BEHIND, "CellTable.take_away", *self.command("retire"))
+        self.assertIs(AWAY, self.table.place())
         self.assertFalse(self.state().is_settled)
         self.assertIn("has not ended", self.call("status", status=1))
         self.call("retire")
         state = self.state()
         self.assertEqual((AWAY, 0, _MANY), (state.place, state.table_rows, state.live))
-        self.killed_when("restore", lambda: sum(self.table.counts()) > 0)
+        self.killed(_KILLED_BETWEEN, *self.command("restore"))
+        self.assertLess(0, sum(self.table.counts()))
         self.assertEqual(AWAY, self.table.place())
         self.assertLess(sum(self.table.counts()), _MANY)
         self.call("restore")
@@ -251,18 +281,14 @@ class CommandsTest(cell_databases.OnMariaDB):
         self.assertEqual(table_retirement.NOVAS_KEY, self.state().key)
         self.assertIs(cell_modes.NodeMode.MIRROR, self.state().mode)
 
-    def killed_when(self, word: str, holds: Callable[[], bool]) -> None:
-        """Call the command, and kill its process as soon as something is seen."""
-        process = subprocess.Popen(
-            [*commands.FROM_NOTHING, *self.command(word)],
+    def killed(self, program: str, *arguments: str) -> None:
+        """Call the command in a program that kills itself on the way."""
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
             cwd=self.directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
+            timeout=_MOST_SECONDS,
+            check=False,
         )
-        deadline = time.monotonic() + _MOST_SECONDS
-        while not holds() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.001)
-        os.kill(process.pid, signal.SIGKILL)
-        told, _ = process.communicate()
-        self.assertEqual(-signal.SIGKILL, process.returncode, told)
+        self.assertEqual(-signal.SIGKILL, done.returncode, (done.stdout, done.stderr))

@@ -21,7 +21,13 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.liveness import test_stored_heartbeats
 
-_SEEDS = range(int(os.environ.get("NODB_HEARTBEAT_SEEDS", "6")))
+#: A seed takes some ten seconds: CI draws two, ``--all`` six or more.
+_SEEDS = range(
+    int(
+        os.environ.get("NODB_HEARTBEAT_SEEDS")
+        or max(2, int(os.environ.get("NODB_PROPERTY_EXAMPLES", "0")) // 100)
+    )
+)
 _STEPS = 250
 _BEAT_SECONDS = 10.0
 _DOWN_SECONDS = 61

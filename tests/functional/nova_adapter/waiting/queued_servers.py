@@ -31,7 +31,11 @@ from nova_nodb_scheduler.nova_adapter.waiting import request_payload, waiting_ta
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.testing import patience
 from tests.nova_suite import cells, reporters
+from tests.nova_suite.economy import databases, idling
 
+databases.install(native_threads=True)
+idling.install()
+idling.be_quiet()
 CONF = nova.conf.CONF
 MANAGER = "nova_nodb_scheduler.nova_adapter.queue_manager.QueueSchedulerManager"
 PATIENCE_SECONDS = 180.0

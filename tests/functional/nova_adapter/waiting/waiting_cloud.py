@@ -36,12 +36,18 @@ from nova_nodb_scheduler.nova_adapter.waiting import (
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.testing import patience
+from tests.nova_suite.economy import databases, idling
 
+databases.install(native_threads=True)
+idling.install()
+idling.be_quiet()
 CONF = nova.conf.CONF
 LEASE_SECONDS = 30.0
 #: Servers of the flavor that a host has room for.
 ROOM = 2
 PATIENCE_SECONDS = 60.0
+#: A look through the API costs some hundredths of a second of the processor that others need.
+API_PAUSE_SECONDS = 0.1
 
 
 class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
@@ -168,6 +174,7 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
             lambda: self.admin_api.get_server(server)["status"] == status,
             PATIENCE_SECONDS,
             lambda: f"{server} is {status}: {self.admin_api.get_server(server)}",
+            API_PAUSE_SECONDS,
         )
         return server
 
