@@ -39,6 +39,8 @@ _MANY = 450
 #: looks from outside, and kills then, may find on a busy machine that the command has ended.
 _KILLED_BEHIND = """
 import os, signal, sys
+from nova_nodb_scheduler.cmd import patching
+patching.for_threads()
 from nova_nodb_scheduler.cmd import manage
 from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
 owner, name = sys.argv.pop(1).split(".")
@@ -53,6 +55,8 @@ sys.exit(manage.main())
 #: The same, behind the first batch of rows that the table is filled with.
 _KILLED_BETWEEN = """
 import os, signal, sys
+from nova_nodb_scheduler.cmd import patching
+patching.for_threads()
 from nova_nodb_scheduler.cmd import manage
 from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
 batches = table_retirement._batches
