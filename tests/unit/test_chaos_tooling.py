@@ -724,6 +724,16 @@ class UnmovedTest(unittest.TestCase):
         ]
         return "\n".join([*lines, ""])
 
+    def test_what_a_nova_compute_says_is_leaked_is_told(self) -> None:
+        line = (
+            "2026-11-24 16:03:44.280 19821 ERROR nova.compute.manager [None req-b864f4ef u p - - d "
+            f"d] Deleting allocation in placement for migration {_FIRST} failed. The instance "
+            f"{_SECOND} will be put to ERROR state but the allocation held by the migration is "
+            "leaked.\n"
+        )
+        found = novas_own.unmoved([line, "something else\n"])
+        self.assertEqual({_FIRST: novas_own.Unmoved(_FIRST, _SECOND, line.strip())}, found)
+
     def test_what_a_server_that_was_deleted_never_got_back_is_told_with_the_line(self) -> None:
         found = novas_own.unmoved(self.log().splitlines(keepends=True))
         self.assertEqual({_FIRST}, set(found))

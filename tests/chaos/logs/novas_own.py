@@ -11,7 +11,9 @@ good.
 Allocations of moves. A client deletes a server that is on its way to another host. The source's
 nova-compute cannot go on with the move and gives the server its allocation back, which the
 migration holds; it reads what the server has, the deletion takes that away, and the write meets
-``consumer generation conflict``. Nobody ever comes back for what the migration holds.
+``consumer generation conflict``. Or Placement does not answer when a move is over and what the
+migration holds is to be deleted: nova-compute says itself that it is leaked. Nobody ever comes back
+for what the migration holds.
 
 Servers without an allocation. A nova-compute has built a server, and its conductor does not
 answer the last call of it, which says that the build is over. The error reaches code that takes
@@ -54,6 +56,10 @@ _NOT_MOVED = re.compile(
     r".*consumer generation conflict"
 )
 _REVERT_FRAME = re.compile(r"/nova/compute/manager\.py\", line \d+, in _revert_allocation")
+_LEAKED = re.compile(
+    rf"Deleting allocation in placement for migration (?P<migration>{_UUID}) failed\. "
+    rf"The instance (?P<server>{_UUID}) will be put to ERROR state"
+)
 _NOT_BUILT = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] Failed to (?:build and run|revert task state for) instance"
 )
@@ -132,9 +138,9 @@ def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
 
 @attrs.frozen
 class Unmoved:
-    """An allocation of a migration that its server never got back.
+    """An allocation of a migration that its server never got back, or that was not deleted.
 
-    :param server: that a client deleted meanwhile
+    :param server: of the migration
     :param line: of the log, with which the move ended
     """
 
@@ -154,6 +160,11 @@ def unmoved(lines: Iterable[str]) -> dict[str, Unmoved]:
                 found[dying.migration] = dying
             continue
         dying = None
+        leaked = _LEAKED.search(line)
+        if leaked:
+            told = Unmoved(leaked["migration"], leaked["server"], line.strip())
+            found[told.migration] = told
+            continue
         ended = _TERMINATED.search(line)
         if ended:
             deleted.add(ended["server"])
