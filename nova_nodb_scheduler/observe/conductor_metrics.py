@@ -21,6 +21,7 @@ OUTCOMES = (
     "expired",
     "cancelled",
     "undecodable",
+    "group_deleted",
 )
 
 

@@ -195,7 +195,7 @@ class GetSender:
             if response.status_code in _READ:
                 return response
             self._pattern = None
-            if response.status_code != 401 and not 300 <= response.status_code < 400:
+            if not is_keystoneauths(response):
                 return response
         return self._get_by_keystoneauth(client, path, version)
 
@@ -230,6 +230,12 @@ class GetSender:
             LOG.debug("A request to Placement is no pattern for the next", exc_info=True)
             self._pattern = None
         return response
+
+
+def is_keystoneauths(response: Any) -> bool:
+    """Say whether keystoneauth would go on from an answer: a new token, another address."""
+    status = int(response.status_code)
+    return status == 401 or 300 <= status < 400
 
 
 def own_client(client: Any, name: str) -> Any | None:

@@ -6,6 +6,8 @@ import pathlib
 import re
 from collections.abc import Iterable, Mapping
 
+from tests.chaos.logs import log_tails
+
 _LEFT = re.compile(r"are decided among Placement's candidates: (?P<why>.*)\.$")
 
 
@@ -16,18 +18,10 @@ class DecisionLines:
     """
 
     def __init__(self, logs: Iterable[pathlib.Path]) -> None:
-        self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+        self._tails = [log_tails.LogTail(log) for log in logs]
 
     def left_memory(self) -> Mapping[str, int]:
         """Return how many requests were decided by Nova's own code, by reason."""
-        found: collections.Counter[str] = collections.Counter()
-        for log, offset in self._offsets.items():
-            if not log.exists():
-                continue
-            with log.open("rb") as file:
-                file.seek(offset)
-                text = file.read().decode(errors="replace")
-            found.update(
-                match["why"] for line in text.splitlines() if (match := _LEFT.search(line))
-            )
+        told = map(_LEFT.search, log_tails.lines(self._tails))
+        found = collections.Counter(match["why"] for match in told if match)
         return dict(sorted(found.items()))

@@ -35,6 +35,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
+from tests.chaos.logs import log_tails
+
 _Left = TypeVar("_Left")
 
 _REQUEST = re.compile(r"\[(?:[^\s\]]+ )?(?P<request>req-[0-9a-f-]+)")
@@ -211,27 +213,16 @@ class ServiceLogs(Generic[_Left]):
     def __init__(
         self, logs: Iterable[pathlib.Path], find: Callable[[Iterable[str]], dict[str, _Left]]
     ) -> None:
-        self._offsets = {log: _size(log) for log in logs}
+        self._tails = [log_tails.LogTail(log) for log in logs]
         self._find = find
-        self._read: dict[pathlib.Path, tuple[int, dict[str, _Left]]] = {}
+        self._read: dict[log_tails.LogTail, tuple[int, dict[str, _Left]]] = {}
 
     def left(self) -> Mapping[str, _Left]:
         """Return what was left, by its uuid; a log is read again only where it grew."""
         found: dict[str, _Left] = {}
-        for log, offset in self._offsets.items():
-            size = _size(log)
-            if self._read.get(log, (-1, {}))[0] != size:
-                self._read[log] = size, self._find_in(log, offset)
-            found |= self._read[log][1]
+        for tail in self._tails:
+            size = tail.size()
+            if self._read.get(tail, (-1, {}))[0] != size:
+                self._read[tail] = size, self._find(tail.lines())
+            found |= self._read[tail][1]
         return found
-
-    def _find_in(self, log: pathlib.Path, offset: int) -> dict[str, _Left]:
-        if not log.exists():
-            return {}
-        with log.open(errors="replace") as file:
-            file.seek(offset)
-            return self._find(file)
-
-
-def _size(log: pathlib.Path) -> int:
-    return log.stat().st_size if log.exists() else 0

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from tests.chaos.logs import log_tails
+
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _WITHDRAWN = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
@@ -42,13 +44,7 @@ class WithdrawalLines:
     """Reads what was written to some logs since it was made; see ``decision_lines``."""
 
     def __init__(self, logs: Iterable[pathlib.Path]) -> None:
-        self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+        self._tails = [log_tails.LogTail(log) for log in logs]
 
     def read(self) -> list[Withdrawal]:
-        found: list[Withdrawal] = []
-        for log, offset in self._offsets.items():
-            if log.exists():
-                with log.open(errors="replace") as file:
-                    file.seek(offset)
-                    found += withdrawals(file)
-        return found
+        return list(withdrawals(log_tails.lines(self._tails)))

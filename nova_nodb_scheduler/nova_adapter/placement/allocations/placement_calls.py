@@ -75,7 +75,7 @@ class PostSender:
             if response.status_code in _ORDINARY:
                 return response
             self._pattern = None
-            if response.status_code != 401 and not 300 <= response.status_code < 400:
+            if not repeated_requests.is_keystoneauths(response):
                 return response
         return self._post_by_keystoneauth(path, data, version, request_id)
 

@@ -255,18 +255,26 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
                 lambda: self.waiting.counts["overtaken"], 5.0, lambda: str(self.waiting.counts)
             )
 
+    def assert_built_behind(self, asleep, server):
+        """Have another conductor build a server, once the one that has it in hand sleeps."""
+        self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    def assert_has_done_nothing(self, server):
+        """Behind the sleep."""
+        self.wait_for_overtaken()
+        self.assert_built_once(server)
+        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
+
     def assert_overtaken(self, owner, name, *, behind=False):
         with (
             mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
             self.sleeping(owner, name, behind=behind) as asleep,
         ):
             server = self.ask()[0]
-            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-            self.take_over(server)
-            self.assert_built_once(server)
-        self.wait_for_overtaken()
-        self.assert_built_once(server)
-        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
+            self.assert_built_behind(asleep, server)
+        self.assert_has_done_nothing(server)
 
     def test_one_that_slept_before_the_beginning_does_nothing(self):
         self.assert_overtaken(self.waiting._ledger, "begin")
@@ -327,12 +335,8 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             self.sleeping(abandoned_requests.AbandonedRequests, "_clear_allocations") as asleep,
         ):
             self.grant(server)
-            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-            self.take_over(server)
-            self.assert_built_once(server)
-        self.wait_for_overtaken()
-        self.assert_built_once(server)
-        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
+            self.assert_built_behind(asleep, server)
+        self.assert_has_done_nothing(server)
 
     def test_one_that_slept_before_it_removed_an_instance_removes_none(self):
         server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
