@@ -200,13 +200,17 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         return self.in_state(server, pending.PendingState.WAITING)
 
     def ended(self, server):
-        """Wait until no record of a server is left."""
+        """Wait until no record of a server is left, and no payload, which goes behind its word."""
         patience.wait_until(
             lambda: self.record(server) is None,
             PATIENCE_SECONDS,
             lambda: f"{server} has a record: {self.record(server)}",
         )
-        self.assertIsNone(self.ledger.read_payload(server))
+        patience.wait_until(
+            lambda: self.ledger.read_payload(server) is None,
+            PATIENCE_SECONDS,
+            lambda: f"the payload of {server} stays",
+        )
 
     class Nothing:
         state = None
