@@ -20,6 +20,7 @@ from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+_TOLD = {None: "", False: " (not with --retired)", True: " (with --retired)"}
 _SNIPPET = _CHECKOUT / "doc" / "source" / "reference" / "faults.rst.inc"
 
 
@@ -65,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--venv", type=pathlib.Path, default=pathlib.Path(sys.prefix))
     parser.add_argument("--only", default="", metavar="N,...", help="numbers of scenarios")
     parser.add_argument("--short", action="store_true", help="the short selection")
+    parser.add_argument(
+        "--retired",
+        action="store_true",
+        help="without Nova's tables of compute nodes, and with heartbeats stored",
+    )
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--json", action="store_true", help="print JSON, progress on stderr")
     parser.add_argument(
@@ -76,17 +82,22 @@ def _parser() -> argparse.ArgumentParser:
 def _selected(options: argparse.Namespace) -> list[scenarios.Scenario]:
     if options.list:
         for scenario in scenarios.ALL:
-            print(f"{scenario.number:3} {scenario.fault}")
+            print(f"{scenario.number:3} {scenario.fault}{_TOLD[scenario.retired]}")
         raise SystemExit(0)
     numbers = {int(number) for number in options.only.split(",") if number}
     unknown = numbers - {scenario.number for scenario in scenarios.ALL}
     if unknown:
         raise SystemExit(f"no such scenario: {', '.join(map(str, sorted(unknown)))}")
-    return [
+    chosen = [
         scenario
         for scenario in scenarios.ALL
         if (scenario.number in numbers if numbers else scenario.short or not options.short)
     ]
+    fit = [each for each in chosen if each.retired in (None, options.retired)]
+    if numbers and fit != chosen:
+        unfit = ", ".join(str(each.number) for each in chosen if each not in fit)
+        raise SystemExit(f"{unfit}: only {'without' if options.retired else 'with'} --retired")
+    return fit
 
 
 def _stack(options: argparse.Namespace, conductors: int) -> tuple[stack_module.Stack, bool]:
@@ -100,6 +111,9 @@ def _stack(options: argparse.Namespace, conductors: int) -> tuple[stack_module.S
         down = [name for name, pid in stack.status().items() if pid is None]
         if down:
             raise SystemExit(f"the stack runs without {', '.join(down)}; start them, or end it")
+        own = stack.settings.overrides.get("nova-manage", {}).get("nodb_scheduler", {})
+        if (own.get("compute_nodes") == "retired") is not options.retired:
+            raise SystemExit("the stack that runs is of the other kind: with or without --retired")
         return stack, False
     settings = stack_settings.Settings(
         state=options.state,
@@ -109,6 +123,8 @@ def _stack(options: argparse.Namespace, conductors: int) -> tuple[stack_module.S
     )
     stack = stack_module.Stack(settings, progress if not options.json else lambda _step: None)
     stack.up()
+    if options.retired:
+        stack.retire_compute_nodes()
     return stack, True
 
 

@@ -220,6 +220,23 @@ class Stack:
         As documented: the control plane is stopped, the command, the options, the start. Computes
         run on, and repeat what nobody answers meanwhile. Heartbeats are stored, too.
         """
+        with self.control_plane_stopped():
+            database.nodb_manage(self.settings, "compute-nodes", "retire")
+            self._progress("compute_nodes taken away")
+            options = {"compute_nodes": "retired", "service_heartbeats": "store"}
+            changes = {}
+            for name in (*self.settings.control_plane_names, "nova-manage"):
+                standing = self.settings.overrides.get(name, {})
+                section = {**standing.get("nodb_scheduler", {}), **options}
+                changes[name] = {**standing, "nodb_scheduler": section}
+            self.configure(changes)
+
+    @contextlib.contextmanager
+    def control_plane_stopped(self) -> Iterator[None]:
+        """Stop what the plugin is in, until commands take it for stopped; start it behind.
+
+        nova-compute runs on.
+        """
         names = self.settings.control_plane_names
         for name in names:
             self.processes.send(name, signal.SIGTERM)
@@ -227,15 +244,7 @@ class Stack:
             self.stop(name, graceful=True)
         self._progress("control plane stopped; the command takes it for stopped in 30 s")
         time.sleep(_SILENT_SECONDS)
-        database.nodb_manage(self.settings, "compute-nodes", "retire")
-        self._progress("compute_nodes taken away")
-        options = {"compute_nodes": "retired", "service_heartbeats": "store"}
-        changes = {}
-        for name in (*names, "nova-manage"):
-            standing = self.settings.overrides.get(name, {})
-            section = {**standing.get("nodb_scheduler", {}), **options}
-            changes[name] = {**standing, "nodb_scheduler": section}
-        self.configure(changes)
+        yield
         for name in names:
             self.start(name)
         for name in names:
