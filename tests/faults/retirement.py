@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's table of compute nodes is away, and what answers for it is hurt."""
 
+from __future__ import annotations
+
 import contextlib
 import pathlib
 import signal

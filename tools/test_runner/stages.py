@@ -300,8 +300,8 @@ STAGES = (
         "nova_retired",
         When.ALL,
         7200,
-        "Nova's tests of compute nodes, answered by records, the table away",
-        work.Nova("nodes", compute_nodes="retired"),
+        "Nova's tests of compute nodes, answered by records, the table away, heartbeats stored, too",
+        work.Nova("nodes", compute_nodes="retired", heartbeats="both"),
     ),
     Stage("nova31", When.ALL, 3600, "smoke selection of Nova 31", work.Nova("smoke", "31")),
     Stage("nova32", When.ALL, 3600, "smoke selection of Nova 32", work.Nova("smoke", "32")),
@@ -312,6 +312,13 @@ STAGES = (
         5400,
         "faults on a real control plane",
         work.Script(("tools/faults.sh",)),
+    ),
+    Stage(
+        "faults_retired",
+        When.ALL,
+        5400,
+        "faults on a real control plane without Nova's tables of compute nodes",
+        work.Script(("tools/faults.sh", "--retired")),
     ),
     Stage(
         "engine_faults_all",
@@ -341,8 +348,8 @@ STAGES = (
     Stage(
         "tempest",
         When.ALL,
-        7200,
-        "tempest.api.compute against a real control plane",
+        9000,
+        "tempest.api.compute against a real control plane: plugin, stock, compute_nodes retired",
         work.Tempest(),
     ),
 )

@@ -340,6 +340,8 @@ class Nova(Work):
     release: str | None = None
     #: What answers for compute nodes, as ``[nodb_scheduler] compute_nodes``.
     compute_nodes: str = "mirror"
+    #: How heartbeats travel, as ``[nodb_scheduler] service_heartbeats``.
+    heartbeats: str = "database"
 
     def do(self, task: Task) -> None:
         out, log = task.directory, task.directory / "run.log"
@@ -355,6 +357,7 @@ class Nova(Work):
             variables={
                 "NODB_VENVS": str(task.run.state / "venvs"),
                 "NOVA_SUITE_COMPUTE_NODES": self.compute_nodes,
+                "NOVA_SUITE_HEARTBEATS": self.heartbeats,
             },
         )
         timings.keep(task.run.state, task.stage, results)
@@ -375,7 +378,10 @@ def _lines(path: pathlib.Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Tempest(Work):
-    """The same tests with the plugin and without it, on one stack; the difference counts."""
+    """The same tests with the plugin, without it, and without Nova's tables of compute nodes.
+
+    On one stack; the differences count.
+    """
 
     own: tuple[str, ...] = ("--regex", r"^nova_nodb_scheduler\.", "--none-may-fail")
 
@@ -396,6 +402,11 @@ class Tempest(Work):
         if call("tools/stack.sh", "plugin", "off") == 0:
             tempest("run", "stock")
         status += tempest("run", "scenarios-stock", *self.own, to=own_log)
+        if call("tools/stack.sh", "plugin", "on") == call("tools/stack.sh", "retire") == 0:
+            tempest("run", "retired")
+        status += tempest("run", "scenarios-retired", *self.own, to=own_log)
+        for former in ("stock", "plugin"):
+            status += tempest("compare", former, "retired", to=compared)
         status += tempest("compare", "stock", "plugin", to=compared)
         call("tools/stack.sh", "down", "--wipe")
         shutil.copytree(state / "tempest" / "results", out / "results", dirs_exist_ok=True)
