@@ -300,7 +300,7 @@ STAGES = (
         "nova_retired",
         When.ALL,
         7200,
-        "Nova's tests of compute nodes, answered by records, the table away, heartbeats stored, too",
+        "Nova's tests of compute nodes, by records, the table away, heartbeats stored, too",
         work.Nova("nodes", compute_nodes="retired", heartbeats="both"),
     ),
     Stage("nova31", When.ALL, 3600, "smoke selection of Nova 31", work.Nova("smoke", "31")),
