@@ -12,6 +12,7 @@ usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
 
 With NOVA_SUITE_COMPUTE_NODES=store or retired records answer for compute nodes, with the plugin
 and with --stock; with NOVA_SUITE_HEARTBEATS=both or store heartbeats are stored.
+With NOVA_SUITE_DRIVER=nodb_queue the plugin's driver is the one that lets requests wait.
 
   --nova N          the release, for the expected lists and the virtual environment
   --selection NAME  a list in tests/nova_suite/selections: $(cd "$suite/selections" && ls | sed 's/\.txt$//' | tr '\n' ' ')
@@ -130,7 +131,8 @@ fi
 expected=$suite/expected/nova$nova
 status=0
 compare=(compare --expected "$expected" --selection "$list"
-    --compute-nodes "${NOVA_SUITE_COMPUTE_NODES:-mirror}")
+    --compute-nodes "${NOVA_SUITE_COMPUTE_NODES:-mirror}"
+    --driver "${NOVA_SUITE_DRIVER:-nodb_scheduler}")
 if [ "$mode" != stock ]; then
     compare+=(--plugin)
     "$venv/bin/python" -m tests.nova_suite.feed_report "$results" || status=1

@@ -26,18 +26,16 @@ _AWAY_TABLE = "shadow_nodb_compute_nodes"
 _KEY = "pci_devices_compute_node_id_fkey"
 _NODES = 100
 """How many nodes are made in one conductor and read in another."""
-_MOST_KILLS = 60
+_MOST_KILLS = 40
+_RECORD_KILLS = 2
+"""How often a command is killed behind a record that it wrote, in place of a change of tables."""
 _NODB = configuration.STORE_DATABASE
 
 
 @attrs.frozen
 class _Place:
-    """What a killed command may leave of one cell: each step changes one of these.
+    """What a killed command may leave of one cell's tables: each step changes one of these."""
 
-    :param head: of the back end; each record that is written raises it
-    """
-
-    head: int
     key: bool
     names: frozenset[str]
     rows: int
@@ -66,12 +64,16 @@ def command_killed(trial: trial_module.Trial) -> None:
 
 
 def _kill_until_done(trial: trial_module.Trial, way: str) -> int:
-    """Kill the command behind its first change that is not yet there, until none is left."""
+    """Kill the command behind its first change that is not yet there, until none is left.
+
+    First some times behind records, of which a step writes many; then behind changes of tables.
+    """
     for kills in range(_MOST_KILLS):
         settings = trial.stack.settings
         file = settings.etc / "nova" / "nova-manage" / "nova.conf"
         command = [settings.program("nova-nodb-manage"), "--config-file", str(file)]
-        with _looking(trial) as look:
+        with _looking(trial) as (head, tables):
+            look: Callable[[], object] = head if kills < _RECORD_KILLS else tables
             standing = look()
             process = subprocess.Popen(
                 [*command, "compute-nodes", way, "--json"],
@@ -84,7 +86,7 @@ def _kill_until_done(trial: trial_module.Trial, way: str) -> int:
             if process.poll() is None:
                 process.kill()
             told = process.communicate()[0]
-            left = look()
+            left = tables()
         if process.returncode != -signal.SIGKILL:
             trial.expect(process.returncode == 0, f"{way} ends ({told[-500:]})")
             return kills
@@ -98,8 +100,10 @@ def _kill_until_done(trial: trial_module.Trial, way: str) -> int:
 
 
 @contextlib.contextmanager
-def _looking(trial: trial_module.Trial) -> Iterator[Callable[[], Mapping[str, _Place]]]:
-    """Look at what the commands change, often, on one connection."""
+def _looking(
+    trial: trial_module.Trial,
+) -> Iterator[tuple[Callable[[], int], Callable[[], Mapping[str, _Place]]]]:
+    """Look at what the commands change, often, on one connection: records, and cells' tables."""
     settings = trial.stack.settings
     with database.connect(settings) as connection, connection.cursor() as cursor:
 
@@ -107,11 +111,14 @@ def _looking(trial: trial_module.Trial) -> Iterator[Callable[[], Mapping[str, _P
             cursor.execute(statement, values or None)
             return list(cursor.fetchall())
 
-        def look() -> Mapping[str, _Place]:
-            [(head,)] = one(f"SELECT MAX(version) FROM {_NODB}.nodb_sequence")
-            return {cell: place(cell, int(str(head))) for cell in settings.cell_names}
+        def head() -> int:
+            [(version,)] = one(f"SELECT MAX(version) FROM {_NODB}.nodb_sequence")
+            return int(str(version))
 
-        def place(cell: str, head: int) -> _Place:
+        def look() -> Mapping[str, _Place]:
+            return {cell: place(cell) for cell in settings.cell_names}
+
+        def place(cell: str) -> _Place:
             schema = f"nova_{cell}"
             tables = one(
                 "SELECT table_name FROM information_schema.tables"
@@ -132,9 +139,9 @@ def _looking(trial: trial_module.Trial) -> Iterator[Callable[[], Mapping[str, _P
                 with contextlib.suppress(pymysql.err.ProgrammingError):  # renamed since
                     [(count,)] = one(f"SELECT COUNT(*) FROM {schema}.{name}")
                     rows += int(str(count))
-            return _Place(head, bool(keys), names, rows)
+            return _Place(bool(keys), names, rows)
 
-        yield look
+        yield head, look
 
 
 def _expect_ended(
@@ -144,8 +151,8 @@ def _expect_ended(
     is_away: bool,
     before: Mapping[str, tuple[int, str]],
 ) -> None:
-    with _looking(trial) as look:
-        place = look()[cell]
+    with _looking(trial) as (_head, tables):
+        place = tables()[cell]
     wanted = frozenset({_AWAY_TABLE if is_away else _TABLE})
     trial.expect(place.names == wanted, f"after {way} {cell} has {', '.join(wanted)}")
     trial.expect(place.key is not is_away, f"after {way} the key of {cell} is as it should be")
@@ -341,8 +348,8 @@ def _client(trial: trial_module.Trial, program: str) -> list[str]:
 
 
 def _places(trial: trial_module.Trial) -> dict[str, set[str]]:
-    with _looking(trial) as look:
-        return {cell: set(place.names) for cell, place in look().items()}
+    with _looking(trial) as (_head, tables):
+        return {cell: set(place.names) for cell, place in tables().items()}
 
 
 def _nodes(trial: trial_module.Trial) -> dict[str, tuple[int, str]]:

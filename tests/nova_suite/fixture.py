@@ -33,7 +33,7 @@ from tests.nova_suite import (
     selection,
     unit,
 )
-from tests.nova_suite.modes import heartbeats
+from tests.nova_suite.modes import heartbeats, waiting
 
 CONF = cfg.CONF
 RESULTS_VARIABLE = "NOVA_SUITE_RESULTS"
@@ -41,7 +41,6 @@ DRIVER = "sqlalchemy"
 
 #: Shorter than the defaults: tests do not wait for an operator's economy.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "DEFAULT": {"scheduler_driver": "nodb_scheduler"},
     nodb.GROUP: {
         "synchronizer": DRIVER,
         "flush_interval_seconds": 0.02,
@@ -113,8 +112,9 @@ class NodbFixture(fixtures.Fixture):
     def _setUp(self) -> None:
         for group, options in OVERRIDES.items():
             for name, value in options.items():
-                CONF.set_override(name, value, None if group == "DEFAULT" else group)
-        if selection.covers(selection.read(selection.EXPECTED / "placement.txt"), self._test_id):
+                CONF.set_override(name, value, group)
+        waiting.configure(CONF)
+        if selection.covers(selection.decided_by_placement(), self._test_id):
             CONF.set_override("candidates", "placement", nodb.GROUP)
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nodb.sqlite"
         self._template.copy_to(path)
@@ -143,5 +143,6 @@ class NodbFixture(fixtures.Fixture):
                 endings.EndingsFixture(self._test, plugin.scopes, process, started.runtimes, waits)
             )
             self.useFixture(conductors.ConductorsFixture(plugin, process, started, waits))
+            self.useFixture(waiting.WaitingFixture(plugin))
         # The first to run at the end, when the test has stopped its services.
         self.addCleanup(lambda: waits.add_differences(process.differences()))

@@ -34,12 +34,11 @@ from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.wire import codec
 from tests.nova_suite import feed, reporters, statements
+from tests.nova_suite.modes import waiting
 
 #: "scheduler": ours instead of Nova's. "reporter": Nova's decides, and the
 #: reporters' and the feed's word is compared with its tables each time.
 MODE_VARIABLE = "NOVA_SUITE_PLUGIN"
-
-MANAGER = "nova_nodb_scheduler.nova_adapter.manager.SchedulerManager"
 
 #: How long the first request waits for the first proof of life.
 PROOF_SECONDS = 3.0
@@ -52,7 +51,7 @@ def manager_class() -> type[Any]:
     """Return the scheduler manager that the tests run with."""
     if os.environ[MODE_VARIABLE] == "reporter":
         return nova_manager.SchedulerManager
-    module, _, name = MANAGER.rpartition(".")
+    module, _, name = waiting.manager().rpartition(".")
     found: type[Any] = getattr(importlib.import_module(module), name)
     return found
 
@@ -79,7 +78,7 @@ class SchedulersFixture(fixtures.Fixture):
             before = self._wait_for_feed
             self._statements = self.useFixture(statements.StatementsFixture())
             self.addCleanup(self._account)
-            managers = {**nova_service.SERVICE_MANAGERS, "nova-scheduler": MANAGER}
+            managers = {**nova_service.SERVICE_MANAGERS, "nova-scheduler": waiting.manager()}
             self.useFixture(fixtures.MonkeyPatch("nova.service.SERVICE_MANAGERS", managers))
         original = chosen.select_destinations
 

@@ -18,13 +18,20 @@ def excluded() -> list[str]:
     return read(SELECTIONS / "excluded.txt")
 
 
-def left_out(with_plugin: bool, nodes: str) -> list[str]:
+def decided_by_placement() -> list[str]:
+    """Return the tests that run with ``candidates = placement``; the file says why."""
+    return read(EXPECTED / "placement.txt")
+
+
+def left_out(with_plugin: bool, nodes: str, *, may_wait: bool = False) -> list[str]:
     """Return the tests that a run leaves out; the files say why.
 
     :param nodes: what answers for compute nodes: ``mirror``, ``store`` or ``retired``
+    :param may_wait: whether the driver is ``nodb_queue``, which decides from memory alone
     """
     served = [] if nodes == "mirror" else read(SELECTIONS / "excluded_served.txt")
-    return [*(excluded() if with_plugin else []), *served]
+    placed = decided_by_placement() if may_wait else []
+    return [*(excluded() if with_plugin else []), *served, *placed]
 
 
 def covers(names: list[str], test_id: str) -> bool:
