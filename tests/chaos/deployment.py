@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stack as a series of rounds wants it: little room, a back end, connections to be cut."""
 
-import base64
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,6 +8,7 @@ import attrs
 
 from tests.chaos import backends, links, own_path, plan
 from tools.stack import cloud as stack_cloud
+from tools.stack import configuration
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
@@ -28,8 +28,6 @@ _LOG_LEVELS = {
     "nova_nodb_scheduler.nova_adapter.decision_log": "DEBUG",
 }
 """Of schedulers: which way each request took, of those who were killed later, too."""
-
-_QUEUE_KEY = base64.urlsafe_b64encode(b"of a test: nothing is secret....").decode()
 
 Options = dict[str, dict[str, str]]
 
@@ -154,8 +152,9 @@ def _overrides(
 
 
 def _queue_options(shape: Shape) -> Options:
-    queue = {"key": _QUEUE_KEY, "from_api": str(shape.from_api)}
-    return {"DEFAULT": {"scheduler_driver": "nodb_queue"}, "nodb_queue": queue}
+    options = {section: dict(values) for section, values in configuration.QUEUE.items()}
+    options["nodb_queue"]["from_api"] = str(shape.from_api)
+    return options
 
 
 def _let_wait(stack: stack_module.Stack, seconds: int) -> None:

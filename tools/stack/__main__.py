@@ -73,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         "retire", help="take Nova's table compute_nodes out of all cells, and store heartbeats"
     )
     retire.set_defaults(run=lambda o: _stack(o).retire_compute_nodes())
+    queue = commands.add_parser(
+        "queue", help="switch the driver that lets requests wait for room (nodb_queue)"
+    )
+    queue.add_argument("state_wanted", choices=("on", "off"))
+    queue.set_defaults(run=lambda o: _stack(o).queue(o.state_wanted == "on"))
     prometheus = commands.add_parser("prometheus", help="scrape the stack, with the alert rules")
     prometheus.set_defaults(run=lambda o: monitoring.run(_stack(o).settings))
     count = commands.add_parser("sql-count", help="count SQL statements while a command runs")

@@ -7,6 +7,7 @@ with the credentials of the process that reads them: MariaDB thus knows, for eve
 every database, which process sent it.
 """
 
+import base64
 import shutil
 from collections.abc import Mapping, Sequence
 from urllib import parse
@@ -20,6 +21,11 @@ DATABASE_TEMPLATE = "{{scheme}}://{{username}}:{{password}}@{{hostname}}:{{port}
 TRANSPORT_TEMPLATE = "{{scheme}}://{{username}}:{{password}}@{{hostname}}:{{port}}/{vhost}"
 
 STORE_DATABASE = "nova_nodb"
+QUEUE: Mapping[str, Mapping[str, str]] = {
+    "DEFAULT": {"scheduler_driver": "nodb_queue"},
+    "nodb_queue": {"key": base64.urlsafe_b64encode(b"of a test: nothing is secret....").decode()},
+}
+"""Options of each process where requests may wait for room."""
 """The synchronizer's own database; ``nova-nodb-manage db sync`` makes its tables."""
 
 _FILTERS = (

@@ -251,6 +251,23 @@ class Stack:
             self.wait_ready(name)
         self._progress("control plane started")
 
+    def queue(self, enabled: bool) -> None:
+        """Switch the driver that lets requests wait on or off, one process after the other."""
+        changes: dict[str, Mapping[str, Mapping[str, str]] | None] = {}
+        for name in (*self.settings.control_plane_names, "nova-manage"):
+            standing = self.settings.overrides.get(name, {})
+            options = {section: dict(values) for section, values in standing.items()}
+            for section, values in configuration.QUEUE.items():
+                own = options.setdefault(section, {})
+                for option, value in values.items():
+                    if enabled:
+                        own[option] = value
+                    else:
+                        own.pop(option, None)
+            changes[name] = options
+        self.configure(changes)
+        self._restart_each(self.settings.control_plane_names)
+
     def discover_hosts(self) -> None:
         """Map the hosts of new compute services to their cells, as an operator does."""
         database.nova_manage(self.settings, "cell_v2", "discover_hosts", "--by-service")
