@@ -237,7 +237,5 @@ def write_whole(
         conditions.append(_STANDING.format(each=" OR ".join([_ONE] * count)))
         parameters += (count, *standing)
     text = _WRITE.format(conditions=" ".join(conditions), rows=",".join(rows))
-    found: int | None = connection.exec_driver_sql(
-        text, (*parameters, len(writes), *values)
-    ).scalar_one()
+    found: int | None = engines.answer(connection, text, (*parameters, len(writes), *values))
     return found
