@@ -10,101 +10,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import testtools
-from keystoneauth1 import adapter, plugin, session
+from keystoneauth1 import adapter, session
 from keystoneauth1 import exceptions as keystone
 from nova.scheduler.client import report
 
-from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
-from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_calls
-from tests.functional.nova_adapter import cloud
-from tests.functional.nova_adapter.placement import raw_http
+from tests.functional.nova_adapter.placement import raw_http, sender_case
 from tests.functional.synchronizer.drivers import certificates
 
 _THREADS = 8
 _EACH = 12
-_VERSION = "1.36"
 
 
-class _Tokens(plugin.BaseAuthPlugin):
-    """Gives a token until it is said to be over; then the next, with the endpoint of then."""
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self.catalogue = self.known = endpoint
-        self.number = 1
-        self.made = 0
-        self.answers = True
-
-    def get_token(self, _session: Any) -> str:
-        if not self.answers:
-            raise keystone.ConnectFailure("keystone is away")
-        return f"token-{self.number}"
-
-    def get_endpoint(self, _session: Any, **_: Any) -> str:
-        return self.known
-
-    def invalidate(self) -> bool:
-        with self._lock:
-            self.number += 1
-            self.made += 1
-            self.known = self.catalogue
-        return True
-
-
-class _SenderCase(testtools.TestCase):
-    """Both senders over one session, to a server that says what a test wants."""
-
-    tls: ssl.SSLContext | None = None
-    verify: Any = True
-
-    def setUp(self) -> None:
-        super().setUp()
-        cloud.databases()
-        self.server = self.serve()
-        self.auth = _Tokens(self.server.url + "/placement")
-        self.valid: Callable[[str], bool] = lambda _token: True
-        self.next: list[raw_http.Answer] = []
-        self._lock = threading.Lock()
-        own = session.Session(auth=self.auth, verify=self.verify, timeout=10)
-        self.addCleanup(own.session.close)
-        self.client = report.SchedulerReportClient(
-            adapter.Adapter(own, service_type="placement", raise_exc=False)
-        )
-        self.reader = repeated_requests.GetSender(lambda: self.client)
-        self.writer = placement_calls.PostSender(self.client)
-
-    def serve(self) -> raw_http.RawServer:
-        made = raw_http.RawServer(self.respond, self.tls)
-        self.addCleanup(made.close)
-        return made
-
-    def respond(self, asked: raw_http.Asked) -> raw_http.Answer:
-        if not self.valid(asked.headers["X-Auth-Token"]):
-            return raw_http.answer(401), True
-        with self._lock:
-            if self.next:
-                return self.next.pop(0)
-        if asked.line.startswith("POST"):
-            return raw_http.answer(204), True
-        # Whose answer it is.
-        return raw_http.answer(200, asked.target.encode()), True
-
-    def get(self, name: str) -> Any:
-        return self.reader.get(f"/resource_providers?in_tree={name}", _VERSION)
-
-    def post(self, name: str) -> Any:
-        return self.writer.post(
-            "/allocations", {name: name}, version=_VERSION, request_id=f"req-{name}"
-        )
-
-    def repeat(self, name: str = "first") -> None:
-        """Have both senders learn how, and repeat it."""
-        for _ in range(2):
-            self.assertEqual(200, self.get(name).status_code)
-            self.assertEqual(204, self.post(name).status_code)
-
+class _ThreadsCase(sender_case.SenderCase):
     def from_threads(self, halfway: Callable[[], None] = lambda: None) -> list[Any]:
         """Read and write by several threads; return what came of it, wrong answers as errors."""
         once = threading.Barrier(_THREADS + 1)
@@ -149,7 +66,7 @@ def _got(call: Callable[[str], int], name: str) -> Any:
 _ALL = [200, 204] * (_THREADS * _EACH)
 
 
-class RepeatedRequestsTest(_SenderCase):
+class RepeatedRequestsTest(_ThreadsCase):
     def test_each_thread_gets_its_own_answer_and_sends_its_own_words(self) -> None:
         self.repeat()
         before = self.reader.repeated + self.writer.repeated
@@ -244,10 +161,10 @@ class RepeatedRequestsTest(_SenderCase):
             with self.subTest(given[:12]):
                 path = "/resource_providers?in_tree=odd"
                 self.next = [(given, True)]
-                theirs = stock.get(path, version=_VERSION)
+                theirs = stock.get(path, version=sender_case.VERSION)
                 self.repeat()
                 self.next = [(given, True)] * by_keystoneauth
-                ours = self.reader.get(path, _VERSION)
+                ours = self.reader.get(path, sender_case.VERSION)
                 self.assertEqual((theirs.status_code, theirs.text), (ours.status_code, ours.text))
                 self.assertEqual([], self.next)
                 # Unless keystoneauth was answered as ever, it was no pattern for the next one.
@@ -300,7 +217,7 @@ class RepeatedRequestsTest(_SenderCase):
         self.assertIs(theirs, repeater._pattern)
 
 
-class RepeatedOverTLSTest(certificates.WithCertificates, _SenderCase):
+class RepeatedOverTLSTest(certificates.WithCertificates, _ThreadsCase):
     def setUp(self) -> None:
         directory = pathlib.Path(self.directory)
         self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
