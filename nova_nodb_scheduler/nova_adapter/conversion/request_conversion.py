@@ -305,5 +305,5 @@ def _filled(pattern: Any, **values: Any) -> Any:
     held.update(vars(pattern))
     made._changed_fields = set(pattern._changed_fields)
     for name, value in values.items():
-        held[base.get_attrname(name)] = value
+        held[_PREFIX + name] = value
     return made
