@@ -475,13 +475,19 @@ def _servers(given: Mapping[str, Any]) -> Sequence[str]:
 
 #: What Nova's request filters, resource request and host states change of a request
 #: beside its own fields.
-_CHANGED_PARTS = (
-    "requested_destination",
-    "request_level_params",
-    "requested_resources",
-    "instance_group",
-    "numa_topology",
+_CHANGED_PARTS = tuple(
+    map(
+        base.get_attrname,
+        (
+            "requested_destination",
+            "request_level_params",
+            "requested_resources",
+            "instance_group",
+            "numa_topology",
+        ),
+    )
 )
+_HINTS = base.get_attrname("scheduler_hints")
 
 
 def _copy(value: Any) -> Any:
@@ -492,10 +498,11 @@ def _copy(value: Any) -> Any:
     if not isinstance(value, objects.RequestSpec):
         return value
     copied = copy.copy(value)
+    held = vars(copied)
     copied._changed_fields = set(value._changed_fields)
     for name in _CHANGED_PARTS:
-        if name in value and getattr(value, name):
-            setattr(copied, base.get_attrname(name), copy.deepcopy(getattr(value, name)))
-    if "scheduler_hints" in value and value.scheduler_hints:
-        copied._obj_scheduler_hints = dict(value.scheduler_hints)
+        if part := held.get(name):
+            held[name] = copy.deepcopy(part)
+    if hints := held.get(_HINTS):
+        held[_HINTS] = dict(hints)
     return copied

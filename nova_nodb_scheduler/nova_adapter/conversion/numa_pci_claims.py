@@ -26,6 +26,8 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 _NUMA = "numa_topology"
 _PCI = "pci_requests"
 
+_TOPOLOGY_ATTRIBUTE, _REQUESTS_ATTRIBUTE = map(base.get_attrname, (_NUMA, _PCI))
+
 _NUMA_FILTER = "NUMATopologyFilter"
 
 #: Providers by group of resources, as Placement's allocation requests name them.
@@ -37,9 +39,9 @@ def of_request(spec: Any) -> dict[str, Any]:
 
     :param spec: a RequestSpec that no host was consumed for yet
     """
+    # None where it was never set; see request_conversion.
     found = _wanted(
-        spec.numa_topology if "numa_topology" in spec else None,
-        spec.pci_requests if "pci_requests" in spec else None,
+        getattr(spec, _TOPOLOGY_ATTRIBUTE, None), getattr(spec, _REQUESTS_ATTRIBUTE, None)
     )
     if found:
         found[MAPPING] = spec.get_request_group_mapping()

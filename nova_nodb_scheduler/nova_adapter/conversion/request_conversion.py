@@ -23,6 +23,9 @@ from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts as choice_modul
 #: A hint that Nova's conductor sets, no user: which kind of move it is.
 _CHECK_TYPE = "_nova_check_type"
 
+#: Of the attributes in which a versioned object keeps its fields.
+_PREFIX = base.get_attrname("")
+
 
 def request(
     spec: Any,
@@ -40,6 +43,7 @@ def request(
     hints = _hints(_get(spec, "scheduler_hints"))
     pci_requests = _get(spec, "pci_requests")
     topology = _get(spec, "numa_topology")
+    is_dedicated = "dedicated" in _hardware(spec, "cpu_policy")
     return requests.Request(
         flavor=flavor,
         project_id=_get(spec, "project_id") or "",
@@ -57,12 +61,12 @@ def request(
         queries=queries,
         check_type=bool(hints.get(_CHECK_TYPE)),
         is_rebuild=bool(scheduler_utils.request_is_rebuild(spec)),
-        needs_numa=_needs_numa(spec),
+        # Otherwise NUMATopologyFilter refuses no host: see its host_passes.
+        needs_numa=topology is not None or is_dedicated,
         needs_pci=bool(pci_requests and pci_requests.requests),
         numa_cells=_numa_cells(topology),
         isolates_emulator=bool(topology and topology.emulator_threads_isolated),
-        requires_threads="dedicated" in _hardware(spec, "cpu_policy")
-        and "require" in _hardware(spec, "cpu_thread_policy"),
+        requires_threads=is_dedicated and "require" in _hardware(spec, "cpu_thread_policy"),
         devices=_devices(pci_requests),
         fitted=numa_pci_claims.of_request(spec),
     )
@@ -71,7 +75,7 @@ def request(
 def _get(spec: Any, name: str) -> Any:
     """Return a field of a versioned object, None where it was never set."""
     # Where the object keeps it: to ask it first whether it is set takes four times as long.
-    return getattr(spec, base.get_attrname(name), None)
+    return getattr(spec, _PREFIX + name, None)
 
 
 def _flavor(flavor: Any) -> requests.Flavor:
@@ -170,11 +174,6 @@ def group(found: Any) -> requests.Group | None:
         hosts=frozenset(_get(found, "hosts") or ()),
         max_server_per_host=int(rules.get("max_server_per_host", 1)),
     )
-
-
-def _needs_numa(spec: Any) -> bool:
-    """Tell whether NUMATopologyFilter could refuse a host: see its host_passes."""
-    return _get(spec, "numa_topology") is not None or "dedicated" in _hardware(spec, "cpu_policy")
 
 
 def _hardware(spec: Any, name: str) -> tuple[Any, Any]:
@@ -306,5 +305,5 @@ def _filled(pattern: Any, **values: Any) -> Any:
     held.update(vars(pattern))
     made._changed_fields = set(pattern._changed_fields)
     for name, value in values.items():
-        held[base.get_attrname(name)] = value
+        held[_PREFIX + name] = value
     return made

@@ -6,22 +6,25 @@ are the same each time: the endpoint, the proxies of the environment, the header
 logging that is off, a second reading of the same options. So the first call goes
 through Nova's report client, and keystoneauth finds the endpoint, authenticates
 and makes the request; the next ones repeat that request on the same session's
-pool of connections. Whatever is out of the ordinary goes keystoneauth's way again: a
-new token, an unusual answer, logging or tracing of requests, retries by configuration,
-an age.
+pool of connections (:mod:`.kept_connections`). Whatever is out of the ordinary goes
+keystoneauth's way again: a new token, an unusual answer, a connection that failed,
+logging or tracing of requests, retries by configuration, an age.
 
 Much of that is read from attributes that keystoneauth keeps to itself. What fails
 on the way there, before anything is sent, is sent keystoneauth's way; what fails
 after an answer came costs the pattern, never the answer.
+
+Threads share a pattern. Who finds it wanting drops that one alone: the naive way, to
+drop whatever stands there by then, has each thread that a token's end refused throw
+away what another has learnt with the next token.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -31,6 +34,8 @@ from keystoneauth1 import exceptions as keystone
 from keystoneauth1 import session as keystone_session
 from nova.scheduler.client import report
 
+from nova_nodb_scheduler.nova_adapter.placement import kept_connections
+
 LOG = logging.getLogger(__name__)
 
 #: After that keystoneauth looks for the endpoint and the options again.
@@ -38,14 +43,19 @@ _MOST_AGE_SECONDS = 60.0
 REQUEST_ID = "X-Openstack-Request-Id"
 #: Answers to a GET after which the next one may be the same.
 _READ = (200, 404)
-#: What stands in a URL as it is.
-_PLAIN = re.compile(r"[A-Za-z0-9_./?=&-]*")
+
+#: What of keystoneauth is not as this module knows it.
+_UNREPEATED = "A request to Placement cannot be repeated: keystoneauth sends each of them."
 
 #: Where keystoneauth tells of requests, if asked to.
 _LOGGERS = tuple(
     logging.getLogger("keystoneauth.session" + part)
     for part in ("", ".request", ".response", ".body", ".request-id")
 )
+
+
+#: Sends a request, and returns the answer, read; raises as keystoneauth's own call would.
+Send = Callable[[], requests.Response]
 
 
 @attrs.frozen(eq=False)
@@ -55,6 +65,7 @@ class Pattern:
     :param key: path and microversion
     :param auth_headers: the token's, as they were then
     :param how: timeout, verify, cert and proxies
+    :param kept: the connections that it may go over with less work
     """
 
     key: tuple[str, str]
@@ -62,8 +73,9 @@ class Pattern:
     adapter: keystone_adapter.Adapter
     http: requests.adapters.HTTPAdapter
     request: requests.PreparedRequest
-    auth_headers: Mapping[str, str]
+    auth_headers: Mapping[str, str] = attrs.field(repr=False)
     how: Mapping[str, Any]
+    kept: kept_connections.KeptConnections | None
 
     def holds(self) -> bool:
         """Say whether keystoneauth would send the same; may ask keystone for a token.
@@ -76,29 +88,37 @@ class Pattern:
         tracing = keystone_session.osprofiler_web
         return not (tracing and tracing.get_trace_id_headers())
 
-    def with_body(self, body: bytes, request_id: str | None) -> Callable[[], requests.Response]:
+    def with_body(self, body: bytes, request_id: str | None) -> Send:
         """Return what sends it with another body; nothing is sent yet. See :meth:`at_path`."""
-        request = self.request.copy()
-        request.body = body
-        request.headers["Content-Length"] = str(len(body))
-        if request_id is not None:
-            request.headers[REQUEST_ID] = request_id
-        return self._sending(request)
+        more = {} if request_id is None else {REQUEST_ID: request_id}
 
-    def at_path(self, path: str) -> Callable[[], requests.Response] | None:
+        def made() -> requests.PreparedRequest:
+            request = self.request.copy()
+            request.body = body
+            request.headers["Content-Length"] = str(len(body))
+            request.headers.update(more)
+            return request
+
+        return self._sending(self.request.path_url, body, more, made)
+
+    def at_path(self, path: str) -> Send | None:
         """Return what sends it to another path; None where that is not plain.
 
         It raises as keystoneauth's own call would, and nothing else: whether
         something was sent is not known then.
         """
-        own = self.key[0]
-        url = self.request.url or ""
-        if not (_PLAIN.fullmatch(path) and _PLAIN.fullmatch(own) and url.endswith(own)):
+        own, plain = self.key[0], kept_connections.PLAIN_TARGET
+        url, target = self.request.url or "", self.request.path_url
+        if not (plain.fullmatch(path) and plain.fullmatch(own) and target.endswith(own)):
             # requests would quote it, or has quoted the other one.
             return None
-        request = self.request.copy()
-        request.url = url.removesuffix(own) + path
-        return self._sending(request)
+
+        def made() -> requests.PreparedRequest:
+            request = self.request.copy()
+            request.url = url.removesuffix(own) + path
+            return request
+
+        return self._sending(target.removesuffix(own) + path, None, {}, made)
 
     def is_usable(self, client: Any | None, now: float) -> bool:
         """Say whether a client's requests go that way still; see :meth:`holds` besides.
@@ -109,16 +129,32 @@ class Pattern:
             client is not None
             and client._client is self.adapter
             and now < self.at + _MOST_AGE_SECONDS
-            and not any(each.isEnabledFor(logging.DEBUG) for each in _LOGGERS)
+            and not _are_logged()
         )
 
-    def _sending(self, request: requests.PreparedRequest) -> Callable[[], requests.Response]:
+    def _sending(
+        self,
+        target: str,
+        body: bytes | None,
+        more: Mapping[str, str],
+        made: Callable[[], requests.PreparedRequest],
+    ) -> Send:
+        """Return what sends a request.
+
+        :param target: its path and query
+        :param more: its headers beside the pattern's
+        :param made: makes all of it, for requests
+        """
         session = self.adapter.session
         bound = self.adapter._rate_semaphore or session._rate_semaphore
 
         def send() -> requests.Response:
-            with _as_keystoneauth_says(request.url), bound:
-                response = self.http.send(request, **self.how)
+            with _as_keystoneauth_says(self.request.url), bound:
+                if self.kept is not None:
+                    response = self.kept.send(self.request, target, body, more)
+                    if response is not None:
+                        return response
+                response = self.http.send(made(), **self.how)
                 # Read, the connection is free for the next one.
                 response.content  # noqa: B018
             return response
@@ -127,11 +163,16 @@ class Pattern:
 
 
 def pattern_of(
-    client: Any | None, response: Any, key: tuple[str, str], now: float
+    client: Any | None,
+    response: Any,
+    key: tuple[str, str],
+    now: float,
+    without: str | None = None,
 ) -> Pattern | None:
     """Return the request that was answered, if it may be repeated so.
 
     :param client: as :func:`own_client` returns it
+    :param without: a header that was this request's alone
     """
     adapter = client._client if client is not None else None
     if (
@@ -155,81 +196,159 @@ def pattern_of(
     asked = {"verify": session.verify, "cert": session.cert}
     asked.update(session.get_auth_connection_params(adapter.auth))
     how = pool.merge_environment_settings(request.url, {}, None, asked["verify"], asked["cert"])
-    return Pattern(
-        key,
-        now,
-        adapter,
-        response.connection,
-        request,
-        auth_headers,
-        {**how, "stream": False, "timeout": session.timeout},
-    )
+    if without is not None:
+        request.headers.pop(without, None)
+    how = {**how, "stream": False, "timeout": session.timeout}
+    http = response.connection
+    kept = kept_connections.KeptConnections.of(http, request, how)
+    return Pattern(key, now, adapter, http, request, auth_headers, how, kept)
+
+
+class Repeater:
+    """Sends requests of one kind for one process; any thread. Blocks as long as timeouts allow.
+
+    :param client: names Nova's ``SchedulerReportClient``; where another's method stands
+        in for its own, every call is that one's
+    :param method: the client's
+    :param ordinary: statuses after which the next request may be the same
+    :ivar repeated: calls that repeated an earlier request, about
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], Any],
+        method: str,
+        ordinary: Collection[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._method = method
+        self._ordinary = ordinary
+        self._clock = clock
+        self._pattern: Pattern | None = None
+        self._complained = False
+        self.repeated = 0
+
+    def send(
+        self,
+        again: Callable[[Pattern], Send | None],
+        anew: Callable[[Any], Any],
+        learnt: Callable[[Any, Any], Pattern | None],
+        around: Callable[[Send], requests.Response] = lambda send: send(),
+    ) -> Any:
+        """Send a request, and return the answer.
+
+        :param again: returns what repeats a pattern for this one; None where it is none for it
+        :param anew: sends it by a client
+        :param learnt: returns of client and answer the pattern for the next ones; None where
+            it is none
+        :param around: calls what repeats
+        :raises ClientException: of keystoneauth1
+        """
+        client = self._client()
+        pattern = self._pattern
+        send = self._repeating(client, pattern, again)
+        if send is not None:
+            try:
+                response = around(send)
+            except BaseException:
+                # The next one looks for the endpoint again.
+                self._forget(pattern)
+                raise
+            self.repeated += 1
+            # A cookie is the session's to keep.
+            if response.status_code in self._ordinary and not response.cookies:
+                return response
+            self._forget(pattern)
+            if not is_keystoneauths(response):
+                return response
+        return self._send_anew(client, anew, learnt)
+
+    def _repeating(
+        self, client: Any, pattern: Pattern | None, again: Callable[[Pattern], Send | None]
+    ) -> Send | None:
+        """Return what repeats the last request; None where keystoneauth is to send it.
+
+        :raises ClientException: of keystoneauth1, as its own call would
+        """
+        if pattern is None:
+            return None
+        try:
+            send = again(pattern)
+            if (
+                send is None
+                or not pattern.is_usable(own_client(client, self._method), self._clock())
+                or not pattern.holds()
+            ):
+                return None
+        except keystone.ClientException:
+            raise
+        except Exception as error:
+            if self._complains():
+                LOG.warning(_UNREPEATED, exc_info=error)
+            self._forget(pattern)
+            return None
+        return send
+
+    def _send_anew(
+        self, client: Any, anew: Callable[[Any], Any], learnt: Callable[[Any, Any], Pattern | None]
+    ) -> Any:
+        response = anew(client)
+        try:
+            if response.status_code in self._ordinary:
+                found = learnt(own_client(client, self._method), response)
+                if found is not None:
+                    self._pattern = found
+        except Exception as error:
+            # What was answered is answered, whatever becomes of the pattern.
+            if self._complains():
+                LOG.warning(_UNREPEATED, exc_info=error)
+        return response
+
+    def _forget(self, pattern: Pattern | None) -> None:
+        # Another thread's may stand there by now.
+        if self._pattern is pattern:
+            self._pattern = None
+
+    def _complains(self) -> bool:
+        """Say whether what cannot be done is to be logged: once."""
+        before, self._complained = self._complained, True
+        return not before
 
 
 class GetSender:
     """Reads Placement for one process; any thread. Blocks as long as timeouts allow.
 
-    :param client: names Nova's ``SchedulerReportClient``; where another's method stands
-        in for its own, every call is that one's
-    :ivar repeated: calls that repeated an earlier request, about
+    :param client: see :class:`Repeater`
     """
 
     def __init__(
         self, client: Callable[[], Any], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._client = client
+        self._repeater = Repeater(client, "get", _READ, clock)
         self._clock = clock
-        self._pattern: Pattern | None = None
-        self.repeated = 0
+
+    @property
+    def repeated(self) -> int:
+        """See :class:`Repeater`."""
+        return self._repeater.repeated
 
     def get(self, path: str, version: str) -> Any:
         """Send a GET, and return the answer.
 
         :raises ClientException: of keystoneauth1
         """
-        client = self._client()
-        send = self._repeating(client, path, version)
-        if send is not None:
-            response = send()
-            self.repeated += 1
-            if response.status_code in _READ:
-                return response
-            self._pattern = None
-            if not is_keystoneauths(response):
-                return response
-        return self._get_by_keystoneauth(client, path, version)
 
-    def _repeating(
-        self, client: Any, path: str, version: str
-    ) -> Callable[[], requests.Response] | None:
-        pattern = self._pattern
-        try:
-            if (
-                pattern is None
-                or pattern.key[1] != version
-                or not pattern.is_usable(own_client(client, "get"), self._clock())
-                or not pattern.holds()
-            ):
+        def learnt(client: Any, response: Any) -> Pattern | None:
+            if not kept_connections.PLAIN_TARGET.fullmatch(path):
                 return None
-            return pattern.at_path(path)
-        except keystone.ClientException:
-            raise
-        except Exception:
-            LOG.exception("A request to Placement cannot be repeated.")
-            self._pattern = None
-            return None
+            return pattern_of(client, response, (path, version), self._clock())
 
-    def _get_by_keystoneauth(self, client: Any, path: str, version: str) -> Any:
-        response = client.get(path, version=version)
-        try:
-            if response.status_code in _READ and _PLAIN.fullmatch(path):
-                own = own_client(client, "get")
-                self._pattern = pattern_of(own, response, (path, version), self._clock())
-        except Exception:
-            # What was read is read, whatever becomes of the pattern.
-            LOG.debug("A request to Placement is no pattern for the next", exc_info=True)
-            self._pattern = None
-        return response
+        return self._repeater.send(
+            lambda pattern: pattern.at_path(path) if pattern.key[1] == version else None,
+            lambda client: client.get(path, version=version),
+            learnt,
+        )
 
 
 def is_keystoneauths(response: Any) -> bool:
@@ -243,6 +362,10 @@ def own_client(client: Any, name: str) -> Any | None:
     method = getattr(client, name, None)
     is_own = getattr(method, "__func__", None) is getattr(report.SchedulerReportClient, name)
     return getattr(method, "__self__", None) if is_own else None
+
+
+def _are_logged() -> bool:
+    return any(each.isEnabledFor(logging.DEBUG) for each in _LOGGERS)
 
 
 def _needs_keystoneauth(adapter: keystone_adapter.Adapter) -> bool:

@@ -198,9 +198,10 @@ class StateJudge:
         quarantined = self.unreadable() if unreadable is None else unreadable
         heartbeats = self._heartbeats(snapshot)
         unreported = self._unreported(snapshot)
+        now = self._backend_now_seconds()
         for scope in scopes:
             try:
-                reason = self._missing(snapshot, scope, heartbeats, unreported, quarantined)
+                reason = self._missing(snapshot, scope, heartbeats, unreported, quarantined, now)
             except (KeyError, TypeError, ValueError) as error:
                 # Written by a release of the plugin that means something else.
                 LOG.error(
@@ -233,6 +234,7 @@ class StateJudge:
         heartbeats: ReporterHeartbeats,
         unreported: Mapping[str, int],
         quarantined: quarantine_module.UnreadableRecords,
+        now: float,
     ) -> UnprovedReason | None:
         if not quarantined.is_empty and _unreadable(snapshot, scope, quarantined):
             return UnprovedReason.QUARANTINE
@@ -241,13 +243,13 @@ class StateJudge:
             return UnprovedReason.COLD
         if swept.get("unpublishable"):
             return UnprovedReason.QUARANTINE
-        reason = self._path(scope, heartbeats, swept)
+        reason = self._path(scope, heartbeats, swept, now)
         if reason is not None or scope == scopes_module.API:
             return reason
         return UnprovedReason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
 
     def _path(
-        self, scope: str, heartbeats: ReporterHeartbeats, swept: Mapping[str, Any]
+        self, scope: str, heartbeats: ReporterHeartbeats, swept: Mapping[str, Any], now: float
     ) -> UnprovedReason | None:
         """Judge the reporters that write a scope.
 
@@ -255,15 +257,14 @@ class StateJudge:
         cell's conductors may all have been without the plugin. One reporter
         that was there when the last sweep began covers everything since.
         """
-        now = self._backend_now_seconds()
         bound = self._options.reporter_bound_seconds
         swept_from = backend_time.believed(float(swept["swept_from"]), now)
-        proved_at = proved_from(swept, now)
         if heartbeats.all_in_time(now, bound):
             since = heartbeats.guarded_since(scope)
             if scope in self._unguarded or (since is not None and since <= swept_from):
                 return None
             return UnprovedReason.NO_REPORTER if since is None else UnprovedReason.UNSWEPT
+        proved_at = proved_from(swept, now)
         alive = covering = 0
         for beat in heartbeats.states:
             silence = now - backend_time.believed(float(beat["beat_at"]), now)

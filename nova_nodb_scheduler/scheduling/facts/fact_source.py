@@ -263,7 +263,7 @@ class FactSource(Whereabouts):
         except (AttributeError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             raise errors.InvalidRecord(record_name, "claims", why) from error
-        if not all(isinstance(amount, int) for amount in amounts):
+        if not _WHOLE_NUMBERS.issuperset(map(type, amounts)):
             raise errors.InvalidRecord(record_name, "claims", "their amounts are no whole numbers")
         if absurd:
             raise errors.InvalidRecord(record_name, "claims", "their amounts are beyond all bounds")
@@ -397,6 +397,7 @@ _numbers_of_share = operator.attrgetter(
 )
 #: Of a class, or of the node's own numbers: columns hold 64 bits.
 _MOST_CLAIMED = 2**48
+_WHOLE_NUMBERS = frozenset((int, bool))
 _LEAST, _GREATEST = column_layout.LEAST, column_layout.GREATEST
 
 

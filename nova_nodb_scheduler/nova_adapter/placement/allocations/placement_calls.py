@@ -17,7 +17,6 @@ from typing import Any
 
 import attrs
 import orjson
-import requests
 from keystoneauth1 import exceptions as keystone
 
 from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
@@ -28,9 +27,6 @@ LOG = logging.getLogger(__name__)
 
 #: Answers after which the next request may be the same: written, and refused.
 _ORDINARY = (204, 409)
-
-#: What of keystoneauth is not as this module knows it.
-_UNREPEATED = "A request to Placement cannot be repeated: keystoneauth sends each of them."
 
 
 class LateClient:
@@ -51,15 +47,16 @@ class PostSender:
 
     :param client: Nova's ``SchedulerReportClient``, or what stands for it: then
         every call is its own
-    :ivar repeated: calls that repeated an earlier request
     """
 
     def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+        self._repeater = repeated_requests.Repeater(lambda: client, "post", _ORDINARY, clock)
         self._clock = clock
-        self._pattern: repeated_requests.Pattern | None = None
-        self._complained = False
-        self.repeated = 0
+
+    @property
+    def repeated(self) -> int:
+        """See :class:`.repeated_requests.Repeater`."""
+        return self._repeater.repeated
 
     def post(
         self, path: str, data: Mapping[str, Any], *, version: str, request_id: str | None
@@ -68,67 +65,23 @@ class PostSender:
 
         :raises ClientException: of keystoneauth1
         """
-        send = self._repeating(path, data, version, request_id)
-        if send is not None:
-            response = write_hints.observe(path, data, send)
-            self.repeated += 1
-            if response.status_code in _ORDINARY:
-                return response
-            self._pattern = None
-            if not repeated_requests.is_keystoneauths(response):
-                return response
-        return self._post_by_keystoneauth(path, data, version, request_id)
+        key = path, version
 
-    def _repeating(
-        self, path: str, data: Mapping[str, Any], version: str, request_id: str | None
-    ) -> Callable[[], requests.Response] | None:
-        """Return what repeats the last request; None where keystoneauth is to send it.
-
-        :raises ClientException: of keystoneauth1, as its own call would
-        """
-        pattern = self._pattern
-        try:
-            if pattern is None or not self._is_usable(pattern, (path, version)):
-                return None
-            if not pattern.holds():
+        def again(pattern: repeated_requests.Pattern) -> repeated_requests.Send | None:
+            if pattern.key != key:
                 return None
             return pattern.with_body(orjson.dumps(data), request_id)
-        except keystone.ClientException:
-            raise
-        except Exception:
-            LOG.exception(_UNREPEATED)
-            self._pattern = None
-            return None
 
-    def _is_usable(self, pattern: repeated_requests.Pattern, key: tuple[str, str]) -> bool:
-        return pattern.key == key and pattern.is_usable(
-            repeated_requests.own_client(self._client, "post"), self._clock()
+        def anew(client: Any) -> Any:
+            return client.post(path, data, version=version, global_request_id=request_id)
+
+        def learnt(client: Any, response: Any) -> repeated_requests.Pattern | None:
+            own_id = None if request_id is None else repeated_requests.REQUEST_ID
+            return repeated_requests.pattern_of(client, response, key, self._clock(), own_id)
+
+        return self._repeater.send(
+            again, anew, learnt, lambda send: write_hints.observe(path, data, send)
         )
-
-    def _post_by_keystoneauth(
-        self, path: str, data: Mapping[str, Any], version: str, request_id: str | None
-    ) -> Any:
-        self._pattern = None
-        response = self._client.post(path, data, version=version, global_request_id=request_id)
-        try:
-            if response.status_code in _ORDINARY:
-                self._pattern = self._pattern_of(response, (path, version), request_id)
-        except Exception as error:
-            # What was written is written, whatever becomes of the pattern.
-            if not self._complained:
-                self._complained = True
-                LOG.warning(_UNREPEATED, exc_info=error)
-        return response
-
-    def _pattern_of(
-        self, response: Any, key: tuple[str, str], request_id: str | None
-    ) -> repeated_requests.Pattern | None:
-        """Return the request that was answered, if it may be repeated so."""
-        own = repeated_requests.own_client(self._client, "post")
-        found = repeated_requests.pattern_of(own, response, key, self._clock())
-        if found is not None and request_id is not None:
-            found.request.headers.pop(repeated_requests.REQUEST_ID, None)
-        return found
 
 
 _URL = "/allocations"

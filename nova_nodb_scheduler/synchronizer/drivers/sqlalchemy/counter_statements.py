@@ -78,28 +78,17 @@ class Found:
 def lock(connection: sa.Connection, keys: Collection[records.RecordKey]) -> Found:
     """Lock the sequence until the transaction ends, and read what stands behind the lock."""
     dialect = connection.dialect.name
-    mark = statements.mark(connection)
-    by_namespace: dict[Any, list[Any]] = {}
-    for key in keys:
-        namespace, name = statements.encoded_names(connection, key)
-        by_namespace.setdefault(namespace, []).append(name)
-    parameters: list[Any] = []
-    conditions = []
-    for namespace, names in by_namespace.items():
-        # Look-ups by primary key, see statements.by_keys.
-        marks = ",".join([mark] * len(names))
-        conditions.append(f"r.namespace = {mark} AND r.record_key IN ({marks})")
-        parameters += (namespace, *names)
+    condition, parameters = statements.keys_text(connection, keys, "r.")
     # A scan of a table that MariaDB believes to be small would lock all it passes.
     hint = "FORCE INDEX (PRIMARY)" if dialect == "mysql" else ""
     if dialect == "mysql":
-        text = _READ.format(columns=_TWO_COLUMNS, hint=hint, keys=") OR (".join(conditions))
-        rows = connection.exec_driver_sql(text + " FOR UPDATE", tuple(parameters)).all()
+        text = _READ.format(columns=_TWO_COLUMNS, hint=hint, keys=condition)
+        rows = connection.exec_driver_sql(text + " FOR UPDATE", parameters).all()
         return _of_two_columns(rows)
     if dialect == "postgresql":
         connection.exec_driver_sql(_LOCK)
-    text = _READ.format(columns=_COLUMNS, hint=hint, keys=") OR (".join(conditions))
-    rows = connection.exec_driver_sql(text, tuple(parameters)).all()
+    text = _READ.format(columns=_COLUMNS, hint=hint, keys=condition)
+    rows = connection.exec_driver_sql(text, parameters).all()
     if not rows:
         return Found(None, {})
     epoch, version, floor, ordering, newest = rows[0][:5]
@@ -237,7 +226,5 @@ def write_whole(
         conditions.append(_STANDING.format(each=" OR ".join([_ONE] * count)))
         parameters += (count, *standing)
     text = _WRITE.format(conditions=" ".join(conditions), rows=",".join(rows))
-    found: int | None = connection.exec_driver_sql(
-        text, (*parameters, len(writes), *values)
-    ).scalar_one()
+    found: int | None = engines.answer(connection, text, (*parameters, len(writes), *values))
     return found

@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -37,6 +37,7 @@ from nova_nodb_scheduler.synchronizer.drivers.support import batches, driver_bas
 PAGE_RECORDS = 1000
 #: By hand, see :func:`.statements.peek`.
 _CHANGED = "SELECT {columns} FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
+_OF_KEYS = "SELECT {columns} FROM nodb_record WHERE {keys}"
 _COLUMNS = "namespace, record_key, COALESCE(revision, version), version, deleted_at, payload"
 _TWO_COLUMNS = statements.TEXT_COLUMN.format("") + ", payload"
 
@@ -97,10 +98,7 @@ class Reader:
         return self._numbered(self._select(keys))
 
     def _select(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
-        query = statements.select_records().where(statements.by_keys(keys))
-        return self._database.ask(
-            lambda connection: statements.to_records(connection.execute(query))
-        )
+        return self._database.ask(lambda connection: _of_keys(connection, keys))
 
     def _numbered(self, found: list[records.Record]) -> list[records.Record]:
         """Replace records that have no version yet by what they are when they do."""
@@ -175,12 +173,27 @@ class Reader:
         return found
 
 
+def _of_keys(
+    connection: sa.Connection, keys: Collection[records.RecordKey]
+) -> list[records.Record]:
+    """Read the records that stand under some keys, tombstones included."""
+    condition, parameters = statements.keys_text(connection, keys)
+    return _read(connection, _OF_KEYS.format(columns="{columns}", keys=condition), parameters)
+
+
 def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:
     """Read the records with the next versions after one, in their order."""
+    mark = statements.mark(connection)
+    return _read(connection, _CHANGED.format(columns="{columns}", mark=mark), (version, limit))
+
+
+def _read(
+    connection: sa.Connection, text: str, parameters: tuple[Any, ...]
+) -> list[records.Record]:
+    """Read records by a statement that leaves their columns open."""
     is_mysql = connection.dialect.name == "mysql"
     columns = _TWO_COLUMNS if is_mysql else _COLUMNS
-    text = _CHANGED.format(columns=columns, mark=statements.mark(connection))
-    found = connection.exec_driver_sql(text, (version, limit))
+    found = connection.exec_driver_sql(text.format(columns=columns), parameters)
     if is_mysql:
         return [statements.of_text(own, payload) for own, payload in found.all()]
     return statements.to_records(found)

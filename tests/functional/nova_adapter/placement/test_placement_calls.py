@@ -284,7 +284,7 @@ class SendingTest(SendingCase):
         self.assertEqual(two.amounts, held.amounts)
 
     def test_what_cannot_be_read_of_keystoneauth_after_an_answer_costs_no_answer(self):
-        for name in ("_pattern_of", "_is_usable"):
+        for name in ("pattern_of", "Pattern.is_usable"):
             with self.subTest(name):
                 own = placement_calls.PostSender(self.client, lambda: self.now)
                 asked = placement_calls.AllocationCalls(self.client)
@@ -294,7 +294,7 @@ class SendingTest(SendingCase):
                 def fail(*_: Any, **__: Any) -> Any:
                     raise AttributeError("keystoneauth has no such attribute any more")
 
-                with fixtures.MonkeyPatch(f"{placement_calls.__name__}.PostSender.{name}", fail):
+                with fixtures.MonkeyPatch(f"{repeated_requests.__name__}.{name}", fail):
                     replies = [type(asked.post([each])).__name__ for each in servers]
                 self.assertEqual(["DoneReply"] * 3, replies)
                 self.assertEqual(0, own.repeated)

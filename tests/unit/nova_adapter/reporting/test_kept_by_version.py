@@ -104,7 +104,8 @@ class KeptByVersionTest(test_proof.JudgeTest):
         )
         looked.clear()
         for _time in range(50):
-            self.assertIsNone(self.judge._path(A, heartbeats, {"swept_from": 900.0}))
+            swept = {"swept_from": 900.0}
+            self.assertIsNone(self.judge._path(A, heartbeats, swept, self.backend_now))
         self.assertEqual([], looked)
 
     def test_what_is_kept_of_beats_judges_as_a_look_at_each_of_them(self) -> None:
@@ -129,7 +130,7 @@ class KeptByVersionTest(test_proof.JudgeTest):
             for scope in (A, B, scopes.API):
                 swept = {"swept_from": dice.choice([900.0, 980.0, 1000.0, 9000.0])}
                 self.assertEqual(
-                    self.judge._path(scope, each, swept),
-                    self.judge._path(scope, kept, swept),
+                    self.judge._path(scope, each, swept, self.backend_now),
+                    self.judge._path(scope, kept, swept, self.backend_now),
                     (scope, states),
                 )

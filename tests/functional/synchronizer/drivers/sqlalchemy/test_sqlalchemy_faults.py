@@ -23,6 +23,7 @@ from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
     deadline,
+    engines,
     epochs,
     schema,
     statements,
@@ -111,10 +112,17 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         def count(_connection: object, _cursor: object, text: str, *_rest: object) -> None:
             seen.append(text)
 
+        own = engines.answer
+
+        def count_answer(connection: Any, text: str, parameters: Any) -> Any:
+            seen.append(text)
+            return own(connection, text, parameters)
+
         for engine in client.engines:
             sa.event.listen(engine, "before_cursor_execute", count)
         try:
-            action()
+            with mock.patch.object(engines, "answer", count_answer):
+                action()
         finally:
             for engine in client.engines:
                 sa.event.remove(engine, "before_cursor_execute", count)
