@@ -6,7 +6,7 @@ are the same each time: the endpoint, the proxies of the environment, the header
 logging that is off, a second reading of the same options. So the first call goes
 through Nova's report client, and keystoneauth finds the endpoint, authenticates
 and makes the request; the next ones repeat that request on the same session's
-pool of connections (:mod:`.kept_connections`). Whatever is out of the ordinary goes
+pool of connections. Whatever is out of the ordinary goes
 keystoneauth's way again: a new token, an unusual answer, a connection that failed,
 logging or tracing of requests, retries by configuration, an age.
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -34,8 +35,6 @@ from keystoneauth1 import exceptions as keystone
 from keystoneauth1 import session as keystone_session
 from nova.scheduler.client import report
 
-from nova_nodb_scheduler.nova_adapter.placement import kept_connections
-
 LOG = logging.getLogger(__name__)
 
 #: After that keystoneauth looks for the endpoint and the options again.
@@ -44,6 +43,8 @@ REQUEST_ID = "X-Openstack-Request-Id"
 #: Answers to a GET after which the next one may be the same.
 _READ = (200, 404)
 
+#: What stands in a URL as it is.
+_PLAIN = re.compile(r"[A-Za-z0-9_./?=&-]*")
 #: What of keystoneauth is not as this module knows it.
 _UNREPEATED = "A request to Placement cannot be repeated: keystoneauth sends each of them."
 
@@ -65,7 +66,6 @@ class Pattern:
     :param key: path and microversion
     :param auth_headers: the token's, as they were then
     :param how: timeout, verify, cert and proxies
-    :param kept: the connections that it may go over with less work
     """
 
     key: tuple[str, str]
@@ -75,7 +75,6 @@ class Pattern:
     request: requests.PreparedRequest
     auth_headers: Mapping[str, str] = attrs.field(repr=False)
     how: Mapping[str, Any]
-    kept: kept_connections.KeptConnections | None
 
     def holds(self) -> bool:
         """Say whether keystoneauth would send the same; may ask keystone for a token.
@@ -90,16 +89,12 @@ class Pattern:
 
     def with_body(self, body: bytes, request_id: str | None) -> Send:
         """Return what sends it with another body; nothing is sent yet. See :meth:`at_path`."""
-        more = {} if request_id is None else {REQUEST_ID: request_id}
-
-        def made() -> requests.PreparedRequest:
-            request = self.request.copy()
-            request.body = body
-            request.headers["Content-Length"] = str(len(body))
-            request.headers.update(more)
-            return request
-
-        return self._sending(self.request.path_url, body, more, made)
+        request = self.request.copy()
+        request.body = body
+        request.headers["Content-Length"] = str(len(body))
+        if request_id is not None:
+            request.headers[REQUEST_ID] = request_id
+        return self._sending(request)
 
     def at_path(self, path: str) -> Send | None:
         """Return what sends it to another path; None where that is not plain.
@@ -107,18 +102,14 @@ class Pattern:
         It raises as keystoneauth's own call would, and nothing else: whether
         something was sent is not known then.
         """
-        own, plain = self.key[0], kept_connections.PLAIN_TARGET
-        url, target = self.request.url or "", self.request.path_url
-        if not (plain.fullmatch(path) and plain.fullmatch(own) and target.endswith(own)):
+        own = self.key[0]
+        url = self.request.url or ""
+        if not (_PLAIN.fullmatch(path) and _PLAIN.fullmatch(own) and url.endswith(own)):
             # requests would quote it, or has quoted the other one.
             return None
-
-        def made() -> requests.PreparedRequest:
-            request = self.request.copy()
-            request.url = url.removesuffix(own) + path
-            return request
-
-        return self._sending(target.removesuffix(own) + path, None, {}, made)
+        request = self.request.copy()
+        request.url = url.removesuffix(own) + path
+        return self._sending(request)
 
     def is_usable(self, client: Any | None, now: float) -> bool:
         """Say whether a client's requests go that way still; see :meth:`holds` besides.
@@ -132,29 +123,13 @@ class Pattern:
             and not _are_logged()
         )
 
-    def _sending(
-        self,
-        target: str,
-        body: bytes | None,
-        more: Mapping[str, str],
-        made: Callable[[], requests.PreparedRequest],
-    ) -> Send:
-        """Return what sends a request.
-
-        :param target: its path and query
-        :param more: its headers beside the pattern's
-        :param made: makes all of it, for requests
-        """
+    def _sending(self, request: requests.PreparedRequest) -> Send:
         session = self.adapter.session
         bound = self.adapter._rate_semaphore or session._rate_semaphore
 
         def send() -> requests.Response:
-            with _as_keystoneauth_says(self.request.url), bound:
-                if self.kept is not None:
-                    response = self.kept.send(self.request, target, body, more)
-                    if response is not None:
-                        return response
-                response = self.http.send(made(), **self.how)
+            with _as_keystoneauth_says(request.url), bound:
+                response = self.http.send(request, **self.how)
                 # Read, the connection is free for the next one.
                 response.content  # noqa: B018
             return response
@@ -199,9 +174,7 @@ def pattern_of(
     if without is not None:
         request.headers.pop(without, None)
     how = {**how, "stream": False, "timeout": session.timeout}
-    http = response.connection
-    kept = kept_connections.KeptConnections.of(http, request, how)
-    return Pattern(key, now, adapter, http, request, auth_headers, how, kept)
+    return Pattern(key, now, adapter, response.connection, request, auth_headers, how)
 
 
 class Repeater:
@@ -340,7 +313,7 @@ class GetSender:
         """
 
         def learnt(client: Any, response: Any) -> Pattern | None:
-            if not kept_connections.PLAIN_TARGET.fullmatch(path):
+            if not _PLAIN.fullmatch(path):
                 return None
             return pattern_of(client, response, (path, version), self._clock())
 

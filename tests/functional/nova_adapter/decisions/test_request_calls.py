@@ -33,7 +33,7 @@ MOST_CALLS = 5550
 #: Of our own parts.
 MOST_CALLS_OF = {"view": 230, "claim": 700, "confirm": 515}
 #: Of a call to Placement that repeats the last one.
-MOST_CALLS_OF_HTTP = 250
+MOST_CALLS_OF_HTTP = 1350
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
 MOST_CALLS_OF_WRITE = 550
 MOST_CALLS_OF_READ = 570
@@ -137,11 +137,11 @@ class RequestCallsTest(memory_decisions.MemoryDecisionsCase):
 
 
 class PlacementCallsTest(sender_case.SenderCase):
-    def test_a_repeated_call_is_not_made_anew_by_the_libraries(self) -> None:
+    def test_a_repeated_call_is_sent_by_requests_and_no_more(self) -> None:
         self.repeat()
         for call in (self.get, self.post):
             least = min(_all_of(functools.partial(call, "again")) for _ in range(5))
-            self.assertLess(MOST_CALLS_OF_HTTP // 4, least)
+            self.assertLess(0, least)
             self.assertLessEqual(least, MOST_CALLS_OF_HTTP)
 
 
