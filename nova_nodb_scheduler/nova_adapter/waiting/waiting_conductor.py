@@ -43,6 +43,7 @@ from nova import objects
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.reads import unread_cells
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
     request_payload,
@@ -57,9 +58,10 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: What a scheduler's call ends in where there is no room, or no scheduler.
+#: What a scheduler's call ends in where there is no room, or none is known, or no scheduler.
 NO_HOSTS = (
     nova_exception.NoValidHost,
+    unread_cells.HostsNotRead,
     oslo_messaging.MessagingTimeout,
     oslo_messaging.MessageDeliveryFailure,
 )
@@ -596,7 +598,7 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if not isinstance(error, nova_exception.NoValidHost):
+    if not isinstance(error, (nova_exception.NoValidHost, unread_cells.HostsNotRead)):
         return "no scheduler answered"
     return str(error)[:_MOST_REASON]
 
