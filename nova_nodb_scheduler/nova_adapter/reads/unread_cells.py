@@ -43,6 +43,7 @@ class HostsNotRead(errors.NodbError, messaging.RemoteError, ValueError):  # type
         # RemoteError's own makes a text of what it is given.
         Exception.__init__(self, missing)
         self.missing = missing
+        self.exc_type, self.value, self.traceback = type(self).__name__, missing, None
 
     def __str__(self) -> str:
         return (
