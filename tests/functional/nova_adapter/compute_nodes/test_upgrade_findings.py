@@ -21,6 +21,7 @@ from tests.functional.nova_adapter.compute_nodes import (
 
 Code = upgradecheck.Code
 _TABLE = models.ComputeNode.__table__
+_VERSIONS = "alembic_version"
 
 
 class _OneCell:
@@ -62,7 +63,7 @@ class UpgradeFindingsTest(transfer_case.TransferCase, cell_databases.OnSQLite):
         former = min(known - heads)
         engine = main_db.get_engine(context=self.context)
         with engine.begin() as connection:
-            connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{former}'"))
+            connection.execute(sa.text(f"UPDATE {_VERSIONS} SET version_num = '{former}'"))
         self.assertEqual(Code.SUCCESS, self.judged().code)
         self.there().go()
         result = self.judged()
@@ -81,3 +82,35 @@ class UpgradeFindingsTest(transfer_case.TransferCase, cell_databases.OnSQLite):
         result = self.judged()
         self.assertEqual(Code.FAILURE, result.code)
         self.assertIn(f"cell {cloud.CELL1} has rows that no record holds", result.details)
+
+
+class NovaMigrationsTest(cloud.CloudCase):
+    """Whether a database is behind the installed Nova is told by its own revisions."""
+
+    def are_outstanding_at(self, *revisions: str) -> bool:
+        engine = sa.create_engine(self.urls[cloud.CELL2])
+        try:
+            with engine.begin() as connection:
+                connection.execute(sa.text(f"CREATE TABLE {_VERSIONS} (version_num VARCHAR(32))"))
+                for each in revisions:
+                    connection.execute(sa.text(f"INSERT INTO {_VERSIONS} VALUES ('{each}')"))
+            return nova_migrations.are_outstanding(self.context(cloud.CELL2))
+        finally:
+            with engine.begin() as connection:
+                connection.execute(sa.text(f"DROP TABLE {_VERSIONS}"))
+            engine.dispose()
+
+    def test_a_database_at_the_last_revision_awaits_nothing(self) -> None:
+        _known, heads = nova_migrations._revisions()
+        self.assertFalse(self.are_outstanding_at(*heads))
+
+    def test_one_at_an_earlier_revision_awaits_the_others(self) -> None:
+        known, heads = nova_migrations._revisions()
+        self.assertGreater(len(known), 1)
+        for each in sorted(known - heads):
+            self.assertTrue(self.are_outstanding_at(each))
+
+    def test_one_of_a_later_nova_or_of_no_migration_is_not_judged(self) -> None:
+        self.assertFalse(self.are_outstanding_at("f" * 12))
+        self.assertFalse(self.are_outstanding_at())
+        self.assertFalse(nova_migrations.are_outstanding(self.context(cloud.CELL1)))
