@@ -92,7 +92,8 @@ def scatter_gather_cells(
 def _reason(result: Any, timeout: float) -> str:
     if result is nova_context.did_not_respond_sentinel:
         return f"no answer in {timeout:.0f} s."
-    text = str(result) or type(result).__name__
+    # Behind the first line SQLAlchemy tells the statement and its parameters.
+    text = next(iter(str(result).splitlines()), "") or type(result).__name__
     return text if text.endswith(".") else f"{text}."
 
 

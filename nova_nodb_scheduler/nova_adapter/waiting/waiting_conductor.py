@@ -598,7 +598,11 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if not isinstance(error, (nova_exception.NoValidHost, unread_cells.HostsNotRead)):
+    if isinstance(error, unread_cells.HostsNotRead):
+        # Users read it. Which cells and databases there are is for the log.
+        LOG.warning("%(error)s", {"error": error})
+        return "the hosts of some cells could not be read"
+    if not isinstance(error, nova_exception.NoValidHost):
         return "no scheduler answered"
     return str(error)[:_MOST_REASON]
 

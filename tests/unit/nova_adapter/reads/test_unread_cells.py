@@ -65,7 +65,7 @@ class NotedTest(testtools.TestCase):
 
     def test_cells_that_raise_or_are_silent_are_noted_and_passed_on(self):
         silent = nova_context.did_not_respond_sentinel
-        results = {"a": [], "b": KeyError(), "c": OSError("gone."), "d": silent}
+        results = {"a": [], "b": KeyError(), "c": OSError("gone.\n[SQL: x]"), "d": silent}
         with unread_cells.noted() as found:
             self.assertIs(results, self.scatter(results))
         self.assertEqual({"b": "KeyError.", "c": "gone.", "d": "no answer in 60 s."}, found)
