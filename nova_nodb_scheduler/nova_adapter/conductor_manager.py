@@ -15,6 +15,7 @@ import nova.conductor.manager
 from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
 from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
+from nova_nodb_scheduler.nova_adapter.reads import unread_cells
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.nova_adapter.reporting import sweep_duty as sweep_duty_module
 from nova_nodb_scheduler.nova_adapter.service import process_hooks
@@ -69,6 +70,7 @@ class ConductorManager(
         self._nodb_heartbeats = heartbeats
         self._nodb_reporter, self._nodb_duty = reporter, duty
         change_reporter.install(reporter, plugin.scopes)
+        unread_cells.install_in_conductor()
         service_heartbeats.install_storage(heartbeats)
         reporter.ensure_started()
         duty.start()

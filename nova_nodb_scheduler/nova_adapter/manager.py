@@ -27,6 +27,7 @@ from nova_nodb_scheduler.nova_adapter.reads import (
     database_reads,
     deferred_candidates,
     request_views,
+    unread_cells,
 )
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
@@ -89,6 +90,7 @@ class SchedulerManager(
         with _host_manager_class(plugin.host_manager_class()):
             super().__init__(*args, **kwargs)
         database_reads.install()
+        unread_cells.install_in_scheduler()
         start_gate.install()
         self._nodb_make(plugin)
 
@@ -172,6 +174,9 @@ class SchedulerManager(
         meanwhile, or Placement offered a host that the store does not know,
         the request is decided once more, by Nova's own reads; if claims kept
         hosts full for nothing, once more without them before.
+
+        :raises NoValidHost: there is none
+        :raises HostsNotRead: there may be one in a cell that could not be read
         """
         started = time.monotonic()
         named = given(args, kwargs)
@@ -194,11 +199,13 @@ class SchedulerManager(
             except nova_exception.NoValidHost:
                 retry = self._to_retry(view, named, started)
                 if retry is None:
+                    self._require_read(view)
                     outcome = "no_valid_host"
                     raise
                 try:
                     chosen = self._select_again(context, view, retry, untouched_args, untouched)
                 except nova_exception.NoValidHost:
+                    self._require_read(view)
                     outcome = "no_valid_host"
                     raise
             outcome = "selected"
@@ -233,8 +240,18 @@ class SchedulerManager(
             with request_views.working_on(retry):
                 return self._select(context, args, kwargs)
         except nova_exception.NoValidHost:
-            view.offered = retry.offered
+            view.offered, view.unread = retry.offered, retry.unread
             raise
+
+    def _require_read(self, view: request_views.RequestView) -> None:
+        """Refuse to say that there is no host where records answer and some could not be read.
+
+        Where Nova's tables answer, a cell whose database is down is left out as in stock Nova.
+
+        :raises HostsNotRead: naming the cells
+        """
+        if view.unread and self.nodb.reads_records:
+            raise unread_cells.HostsNotRead(unread_cells.missing(view.unread))
 
     def _to_retry(
         self, view: request_views.RequestView, given: Mapping[str, Any], started: float

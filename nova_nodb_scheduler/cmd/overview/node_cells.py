@@ -24,6 +24,8 @@ class NodeCell:
     :param configured: the mode of this configuration
     :param state: None where it could not be read
     :param orphans: what there is to say of devices without their compute node
+    :param awaits_migrations: whether the installed Nova has migrations that have not run there,
+        as far as the mode makes it matter
     :param error: why something could not be read
     """
 
@@ -31,6 +33,7 @@ class NodeCell:
     configured: cell_modes.NodeMode
     state: node_transfer.CellState | None = None
     orphans: tuple[str, ...] = ()
+    awaits_migrations: bool = False
     error: str | None = None
 
     @property
@@ -80,21 +83,24 @@ def gather(
     found = []
     for cell, question in asked.items():
         try:
-            state, orphans = question.answer(deadline.within(bounded.LOOK_SECONDS))
+            read = question.answer(deadline.within(bounded.LOOK_SECONDS))
         except errors.NodbError as error:
             found.append(NodeCell(cell, configured, error=str(error)))
         except Exception as error:  # noqa: BLE001 - whatever a database driver raises
             found.append(NodeCell(cell, configured, error=guard.said(error)))
         else:
-            found.append(NodeCell(cell, configured, state, orphans))
+            found.append(NodeCell(cell, configured, *read))
     return found
 
 
 def _read(
     synchronizer: Any, scopes: Any, cell: str
-) -> tuple[node_transfer.CellState, tuple[str, ...]]:
+) -> tuple[node_transfer.CellState, tuple[str, ...], bool]:
     from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
-    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import node_transfer
+    from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
+        node_transfer,
+        nova_migrations,
+    )
 
     transfer = node_transfer.NodeTransfer(synchronizer)
     context = scopes.context_for(cell)
@@ -106,7 +112,8 @@ def _read(
     )
     if state.key is None and is_known:
         orphans = tuple(map(str, transfer.orphans(context, cell)))
-    return state, orphans
+    is_away = state.mode is cell_modes.NodeMode.RETIRED
+    return state, orphans, is_away and nova_migrations.are_outstanding(context)
 
 
 #: What goes on, whichever way it shall go.
@@ -161,7 +168,7 @@ def _of_cell(found: NodeCell) -> Iterator[Problem]:
             f"The compute nodes of {_CELLS} are in mode {recorded}, and this configuration says "
             f"{configured}: services with it refuse to serve. {_remedy(recorded, configured)}"
         )
-    yield from _of_table(recorded, state)
+    yield from _of_table(recorded, state, found.awaits_migrations)
     if state.unreadable:
         yield Problem(
             f"Records of compute nodes of {_CELLS} cannot be read, and calls that need them fail: "
@@ -171,7 +178,9 @@ def _of_cell(found: NodeCell) -> Iterator[Problem]:
         yield Problem(f"In {_CELLS}: {text}", is_grave=False)
 
 
-def _of_table(recorded: str, state: node_transfer.CellState) -> Iterator[Problem]:
+def _of_table(
+    recorded: str, state: node_transfer.CellState, awaits_migrations: bool
+) -> Iterator[Problem]:
     place = state.place.value
     if place in ("both", "missing"):
         what = "two tables" if place == "both" else "no table"
@@ -190,18 +199,42 @@ def _of_table(recorded: str, state: node_transfer.CellState) -> Iterator[Problem
             "back with 'nova-nodb-manage compute-nodes restore --cell UUID --from FILE'."
         )
     elif recorded == "retired" and place == "there" and not state.table_rows:
+        first = "run 'nova-manage db sync', then " if awaits_migrations else ""
         yield Problem(
-            f"The empty table of {_CELLS} is there for an upgrade of Nova: take it away with "
-            "'nova-nodb-manage compute-nodes retire' before any service starts."
+            f"The empty table of {_CELLS} is there for an upgrade of Nova: {first}take it away "
+            "with 'nova-nodb-manage compute-nodes retire' before any service starts."
         )
     elif not state.is_settled:
         yield Problem(f"The way of {_CELLS} has not ended: {_GO_ON}.")
+    elif awaits_migrations:
+        yield Problem(
+            f"Migrations of this release of Nova have not run on {_CELLS}, and may want the table "
+            "that is away: with nova-api, nova-scheduler and nova-conductor stopped run "
+            "'nova-nodb-manage compute-nodes prepare-upgrade', 'nova-manage db sync', and "
+            "'nova-nodb-manage compute-nodes retire'.",
+            is_grave=False,
+        )
+    elif recorded == "store" and _has_rows_of_others(state):
+        yield Problem(
+            f"The table of compute nodes of {_CELLS} has rows that no record holds: a service "
+            "without the plugin wrote them, and nobody reads them. Stop it; 'nova-nodb-manage "
+            "compute-nodes retire --dry-run' names the rows."
+        )
     elif recorded != "retired" and state.key is None:
         yield Problem(
             f"The table pci_devices of {_CELLS} has no foreign key to compute_nodes: if 'restore "
             "--from' was interrupted call it again.",
             is_grave=False,
         )
+
+
+def _has_rows_of_others(state: node_transfer.CellState) -> bool:
+    """Tell whether a table behind records has more rows than these.
+
+    A record is written before its row, and forgotten after it; the rows were counted first.
+    """
+    records = state.live + state.deleted + len(state.unreadable)
+    return state.table_rows is not None and state.table_rows > records
 
 
 _COMMANDS: Mapping[str, str] = {

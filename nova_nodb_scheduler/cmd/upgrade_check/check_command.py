@@ -365,11 +365,19 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
     @_stopped_by_errors
     def check_compute_nodes(self) -> upgradecheck.Result:
-        """Does every cell's table of compute nodes stand where its mode has it?"""
+        """Does every cell's table of compute nodes stand where its mode has it, and who knows?"""
         if self.found.error is not None:
             return self._unknown()
         cells = self._answer(self._node_cells())
-        return judgements.result(judgements.judge_compute_nodes(cells))
+        services, _ = self.services
+        return judgements.result(
+            [
+                *judgements.judge_compute_nodes(cells),
+                *judgements.judge_node_services(
+                    services, self.found, expects_schedulers=self.plugin.replaces_scheduler()
+                ),
+            ]
+        )
 
     @_stopped_by_errors
     def check_mirror(self) -> upgradecheck.Result:

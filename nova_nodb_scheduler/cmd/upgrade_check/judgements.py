@@ -22,7 +22,7 @@ import attrs
 from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler.cmd.framework import terminal
-from nova_nodb_scheduler.cmd.overview import deployment, node_cells
+from nova_nodb_scheduler.cmd.overview import deployment, node_cells, node_modes
 
 Code = upgradecheck.Code
 
@@ -214,6 +214,51 @@ def judge_compute_nodes(found: Collection[node_cells.NodeCell]) -> Iterator[Judg
             "compute-nodes prepare-upgrade', and 'retire' behind it: a migration may want the "
             "table."
         )
+
+
+#: What becomes of what a conductor without the plugin does, by the mode of its cell.
+_STRAY: Mapping[str, str] = {
+    "store": "compute nodes that it writes are lost, and it reads a table that nobody heeds",
+    "retired": "each of its calls that needs a compute node fails",
+}
+
+
+def judge_node_services(
+    services: Collection[NovaService], found: deployment.Deployment, *, expects_schedulers: bool
+) -> Iterator[Judgement]:
+    """Say who lives beside cells whose compute nodes are records, and does not know it.
+
+    An API without the plugin cannot be seen: it says nothing, with or without it, until it
+    writes.
+
+    :param expects_schedulers: see :func:`judge_services`
+    """
+    modes = node_modes.recorded(found.backend.node_cells)
+    cells = [str(each["cell"]) for each in found.cells]
+    for text in node_modes.that_differ(modes, cells, (*found.schedulers, *found.reporters)):
+        yield failure(text)
+    beside = {cell: mode for cell, mode in modes.items() if mode in _STRAY}
+    if not beside:
+        return
+    reporting = {str(each["host"]) for each in found.reporters if each["alive"]}
+    scheduling = {str(each["host"]) for each in found.schedulers if each["alive"]}
+    for each in sorted(services, key=lambda each: (each.binary, each.host)):
+        if not each.up:
+            continue
+        stock = f"{each.binary} on {each.host} runs without the plugin"
+        if each.binary == "nova-conductor" and each.host not in reporting:
+            if each.cell in beside:
+                mode = beside[each.cell]
+                yield failure(
+                    f"{stock} beside cell {each.cell} in mode {mode}: {_STRAY[mode]}. Stop it, "
+                    "and start it with the plugin's lines of nova.conf."
+                )
+        elif each.binary == "nova-scheduler" and expects_schedulers and each.host not in scheduling:
+            yield failure(
+                f"{stock}, and finds no host, or those of a table that nobody heeds, in "
+                f"{terminal.counted(len(beside), 'cell')} whose compute nodes are records. Stop "
+                "it, and start it with the plugin's lines of nova.conf."
+            )
 
 
 def judge_cells(

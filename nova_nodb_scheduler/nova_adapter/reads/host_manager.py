@@ -19,7 +19,7 @@ from nova.pci import stats as pci_stats
 from nova.scheduler import host_manager as nova_host_manager
 
 from nova_nodb_scheduler.nova_adapter.conversion import nova_rows, numa_pci_claims
-from nova_nodb_scheduler.nova_adapter.reads import request_views
+from nova_nodb_scheduler.nova_adapter.reads import request_views, unread_cells
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
 
@@ -146,9 +146,12 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
             nodes[str(cell.uuid)].extend(held[0])
             services.update(held[1])
         if left:
-            more, more_services = super()._get_computes_for_cells(context, left, compute_uuids)
+            with unread_cells.noted() as unread:
+                more, more_services = super()._get_computes_for_cells(context, left, compute_uuids)
             nodes.update(more)
             services.update(more_services)
+            if unread and not _has_all(nodes, compute_uuids):
+                view.unread.update(unread)
         return nodes, services
 
     @staticmethod
@@ -187,7 +190,11 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
             # "No such host" becomes NoValidHost: Nova looks before that is said.
             for each in cells:
                 view.miss(str(each.uuid), reason)
-        return super().get_compute_nodes_by_host_or_node(ctxt, host, node, cell=cell)
+        with unread_cells.noted() as unread:
+            found = super().get_compute_nodes_by_host_or_node(ctxt, host, node, cell=cell)
+        if view is not None and not found:
+            view.unread.update(unread)
+        return found
 
     # -- host mappings --------------------------------------------------------
 
@@ -276,3 +283,10 @@ class HostManager(nova_host_manager.HostManager):  # type: ignore[misc]
 
     def sync_instance_info(self, context: Any, host_name: str, instance_uuids: Any) -> None:
         """Consume: the store hears of instances from their own writes."""
+
+
+def _has_all(nodes: Mapping[str, list[Any]], uuids: Collection[str] | None) -> bool:
+    """Tell whether none of the nodes that are asked for can be in a cell that was not read."""
+    if uuids is None:
+        return False
+    return {str(node.uuid) for found in nodes.values() for node in found}.issuperset(uuids)

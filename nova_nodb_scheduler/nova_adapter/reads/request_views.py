@@ -318,6 +318,8 @@ class RequestView:
     instances_of: dict[tuple[str, str], Any] = attrs.field(init=False, factory=dict)
     #: The providers of Placement's answer, where Nova's own code chooses among them.
     offered: tuple[str, ...] = attrs.field(init=False, default=())
+    #: Cells whose hosts Nova's own code could not read and left out, and why.
+    unread: dict[str, str] = attrs.field(init=False, factory=dict)
     #: True once Placement offered a host that the store does not know.
     unknown_candidates: bool = attrs.field(init=False, default=False)
     #: The questions to Placement, kept back; None where Placement is asked.
@@ -349,6 +351,7 @@ class RequestView:
         self._reads, self.proof = reads, proof
         self.instances_of.clear()
         self.instances_read.clear()
+        self.unread.clear()
         return True
 
     @property

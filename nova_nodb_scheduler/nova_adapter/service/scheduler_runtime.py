@@ -337,6 +337,11 @@ class SchedulerRuntime:
         """Return how far the start is; None where requests are taken."""
         return self.gate.progress if self.gate is not None else None
 
+    @property
+    def reads_records(self) -> bool:
+        """Whether records answer for compute nodes, not Nova's tables."""
+        return isinstance(self._nodes, node_serving.NodeServing)
+
     def state(self) -> str:
         """Return where the worker stands: "starting, 43%", then the state of its feed."""
         starting = self.starting()

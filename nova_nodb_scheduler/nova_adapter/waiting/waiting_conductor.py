@@ -43,6 +43,7 @@ from nova import objects
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.reads import unread_cells
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
     request_payload,
@@ -57,9 +58,10 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: What a scheduler's call ends in where there is no room, or no scheduler.
+#: What a scheduler's call ends in where there is no room, or none is known, or no scheduler.
 NO_HOSTS = (
     nova_exception.NoValidHost,
+    unread_cells.HostsNotRead,
     oslo_messaging.MessagingTimeout,
     oslo_messaging.MessageDeliveryFailure,
 )
@@ -596,6 +598,10 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, unread_cells.HostsNotRead):
+        # Users read it. Which cells and databases there are is for the log.
+        LOG.warning("%(error)s", {"error": error})
+        return "the hosts of some cells could not be read"
     if not isinstance(error, nova_exception.NoValidHost):
         return "no scheduler answered"
     return str(error)[:_MOST_REASON]

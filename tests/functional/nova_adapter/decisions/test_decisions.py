@@ -11,6 +11,7 @@ import uuid
 from typing import Any
 from unittest import mock
 
+import sqlalchemy as sa
 from nova import exception, objects
 from nova.db.main import api as main_db
 from nova.scheduler import request_filter
@@ -258,6 +259,21 @@ class DecisionsTest(cloud.CloudCase):
             self.assertEqual(["h2"], self.select(self.two))
         self.assertTrue(statements.of("compute_nodes"))
         self.assertIn(state_proof.UnprovedReason.SILENT_REPORTER.value, self.runtime.fallbacks())
+
+    def test_a_cell_whose_database_does_not_answer_is_left_out_as_by_nova(self) -> None:
+        self.runtime.judge._feed_alive = lambda bound: False
+        engine = sa.create_engine(self.urls[cloud.CELL1])
+        self.addCleanup(engine.dispose)
+
+        def rename(one: str, other: str) -> None:
+            with engine.begin() as connection:
+                connection.execute(sa.text(f"ALTER TABLE {one} RENAME TO {other}"))
+
+        rename("services", "services_away")
+        self.addCleanup(rename, "services_away", "services")
+        with self.assertRaises(exception.NoValidHost):
+            self.select(self.one)
+        self.assertEqual(["h2"], self.select(self.one, self.two))
 
     def test_a_new_epoch_is_novas_until_it_is_swept_and_then_memorys(self) -> None:
         self.synchronizer.reset()

@@ -11,15 +11,18 @@ import attrs
 import oslo_messaging
 from nova import exception, objects
 from nova.scheduler import rpcapi
+from nova.scheduler.client import query
 from nova.tests import fixtures as nova_fixtures
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.reads import unread_cells
 from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.testing import patience
 
 State = pending.PendingState
+_ASKING = ("select_destinations", query.SchedulerQueryClient.select_destinations)
 
 
 class ParkedServersTest(waiting_cloud.WaitingCloud):
@@ -164,6 +167,21 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         ):
             server = self.ask()[0]
             self.assertEqual("no scheduler answered", self.waits(server).reason)
+        self.grant(server)
+        self.active(server)
+
+    def test_one_that_could_not_read_some_cells_hosts_lets_it_wait_too(self):
+        self.addCleanup(setattr, query.SchedulerQueryClient, *_ASKING)
+        unread_cells.install_in_conductor()
+        error = unread_cells.HostsNotRead("Cell c1: the back end is away.")
+        with mock.patch.object(
+            rpcapi.SchedulerAPI,
+            "select_destinations",
+            autospec=True,
+            side_effect=oslo_messaging.RemoteError(type(error).__name__, str(error), ["a", "b"]),
+        ):
+            server = self.ask()[0]
+            self.assertEqual("the hosts of some cells could not be read", self.waits(server).reason)
         self.grant(server)
         self.active(server)
 

@@ -39,3 +39,6 @@ class WaitingTest(unittest.TestCase):
 
     def test_asking_users(self) -> None:
         self.run_module("asking_users")
+
+    def test_moving_servers(self) -> None:
+        self.run_module("moving_servers")

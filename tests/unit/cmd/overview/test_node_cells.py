@@ -79,6 +79,34 @@ class NodeCellsTest(testtools.TestCase):
             self.assertEqual(Code.WARNING, result.code)
             self.assertIn(said, result.details)
 
+    def test_migrations_that_have_not_run_are_told_with_the_way_to_run_them(self):
+        result = self.judged(cell(RETIRED, awaits_migrations=True))
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("have not run on cell c1", result.details)
+        self.assertIn("prepare-upgrade', 'nova-manage db sync', and", result.details)
+        prepared = attrs.evolve(RETIRED, place=Place.THERE)
+        for awaits in (True, False):
+            result = self.judged(cell(prepared, awaits_migrations=awaits))
+            self.assertEqual(Code.FAILURE, result.code)
+            self.assertEqual(awaits, "run 'nova-manage db sync', then take" in result.details)
+
+    def test_rows_behind_records_that_none_of_them_holds_are_a_failure(self):
+        store = attrs.evolve(MIRROR, mode=Mode.STORE, next_id=9)
+        for rows, unreadable, code in (
+            (4, (), Code.SUCCESS),
+            # Its record is written first, and forgotten last.
+            (3, (), Code.SUCCESS),
+            (5, ("u@c1",), Code.FAILURE),
+            (5, (), Code.FAILURE),
+        ):
+            result = self.judged(cell(attrs.evolve(store, table_rows=rows, unreadable=unreadable)))
+            self.assertEqual(code, result.code)
+            self.assertEqual(
+                rows == 5 and not unreadable, "rows that no record holds" in result.details
+            )
+        # Where the table counts there are no records to hold them.
+        self.assertEqual([], node_cells.problems([cell(attrs.evolve(MIRROR, table_rows=9))]))
+
     def test_records_that_cannot_be_read_are_a_failure(self):
         result = self.judged(cell(attrs.evolve(RETIRED, unreadable=("u@c1",))))
         self.assertEqual(Code.FAILURE, result.code)

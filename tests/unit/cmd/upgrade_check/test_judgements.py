@@ -101,6 +101,60 @@ class ChecksTest(testtools.TestCase):
         self.assertEqual(Code.FAILURE, result.code)
         self.assertIn("nova-conductor on cond2 runs without the plugin", result.details)
 
+    # -- compute nodes that are records ------------------------------------------
+
+    def nodes(self, *services, mode=None, expects_schedulers=True, **configured):
+        if mode is not None:
+            self.cloud.write("node_cells", "cell1", {"mode": mode, "next_id": 9}, "nova")
+        own = {"compute_nodes": configured.get("own", mode)} if mode is not None else {}
+        self.cloud.reporter("conductor", "cond1", "cell1", **own)
+        self.cloud.scheduler("sched1", 11, **own)
+        return judgements.result(
+            judgements.judge_node_services(
+                services, self.found(), expects_schedulers=expects_schedulers
+            )
+        )
+
+    def strays(self):
+        return (
+            Service("nova-conductor", "cond1", "cell1", True),
+            Service("nova-conductor", "cond2", "cell1", True),
+            Service("nova-conductor", "gone", "cell1", False),
+            Service("nova-conductor", "cond3", "cell2", True),
+            Service("nova-scheduler", "sched1", "cell0", True),
+            Service("nova-scheduler", "sched2", "cell0", True),
+            Service("nova-compute", "host1", "cell1", True),
+            Service("nova-osapi_compute", "api1", "cell0", False),
+        )
+
+    def test_beside_tables_that_count_no_service_is_stray(self):
+        for mode in (None, "mirror"):
+            self.assertEqual((Code.SUCCESS, None), _pair(self.nodes(*self.strays(), mode=mode)))
+
+    def test_services_without_the_plugin_beside_records_are_failures_of_their_mode(self):
+        for mode, words in (
+            ("store", "that it writes are lost"),
+            ("retired", "compute node fails"),
+        ):
+            result = self.nodes(*self.strays(), mode=mode)
+            self.assertEqual(Code.FAILURE, result.code)
+            self.assertIn("nova-conductor on cond2 runs without the plugin beside", result.details)
+            self.assertIn(words, result.details)
+            self.assertIn("nova-scheduler on sched2 runs without the plugin, and", result.details)
+            for each in ("cond1", "cond3", "gone", "sched1", "host1", "api1"):
+                self.assertNotIn(each, result.details)
+
+    def test_where_novas_own_scheduler_is_configured_none_is_missed(self):
+        result = self.nodes(*self.strays()[4:], mode="retired", expects_schedulers=False)
+        self.assertEqual((Code.SUCCESS, None), _pair(result))
+
+    def test_a_process_that_is_configured_for_another_mode_is_a_failure(self):
+        result = self.nodes(mode="retired", own="store")
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn("The conductor on cond1", result.details)
+        self.assertIn("The scheduler on sched1", result.details)
+        self.assertIn("compute_nodes = store, and cell cell1 is in mode retired", result.details)
+
     # -- services ----------------------------------------------------------------
 
     def test_services_that_say_they_live_are_counted(self):
@@ -319,3 +373,7 @@ class ChecksTest(testtools.TestCase):
 
         [finding] = judgements.judge_versions(self.found())
         self.assertIn("1.0, 1.1", finding.text)
+
+
+def _pair(result):
+    return result.code, result.details
