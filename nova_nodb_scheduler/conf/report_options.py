@@ -17,6 +17,19 @@ Lower it for fresher states, raise it for fewer statements on the back end.
 """,
     ),
     cfg.FloatOpt(
+        "place_bound_seconds",
+        default=0.5,
+        min=0,
+        max=10,
+        help="""
+With compute_nodes = store or retired: how long a write of an instance or a
+migration that decides where a server is waits until the back end has its record,
+so that schedulers hear of it before who wrote it goes on. While the back end is
+away, or slower than that, nobody waits, and records follow as they do in mode
+mirror. 0: never wait.
+""",
+    ),
+    cfg.FloatOpt(
         "heartbeat_flush_interval_seconds",
         default=1.0,
         min=0.05,

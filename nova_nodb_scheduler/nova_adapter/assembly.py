@@ -391,6 +391,12 @@ class Plugin:
             self.publisher(synchronizer, known_namespaces.NOVA), self.scopes
         )
 
+    def _place_bound_seconds(self) -> float:
+        """Return how long a write that decides places waits for its record; 0 where none does."""
+        if self._node_mode is cell_modes.NodeMode.MIRROR:
+            return 0.0
+        return float(self.options.place_bound_seconds)
+
     def reporter(
         self,
         role: str,
@@ -432,6 +438,7 @@ class Plugin:
                 exit_flush_seconds=options.exit_flush_seconds,
                 max_dirty_records=options.max_dirty_records,
                 service_down_time_seconds=float(self.conf.service_down_time),
+                place_bound_seconds=self._place_bound_seconds(),
             ),
             heartbeats=heartbeats,
         )

@@ -36,6 +36,11 @@ _FIGURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_reporter_failed_flushes",
         "Publications that failed, of all records that waited",
     ),
+    "late_places": (
+        _COUNTER,
+        "nodb_reporter_late_places",
+        "Writes that decide where a server is and did not wait for their record any longer",
+    ),
     "heartbeats_stored": (
         _COUNTER,
         "nodb_heartbeats_stored",
@@ -98,6 +103,7 @@ def figures_of(
     oldest_seconds: float,
     published: int,
     failed_flushes: int,
+    late_places: int,
     heartbeats: Mapping[str, float],
 ) -> Mapping[str, float]:
     """Return a reporter's figures by the names that its metrics know.
@@ -111,5 +117,6 @@ def figures_of(
         "oldest_seconds": oldest_seconds,
         "published": float(published),
         "failed_flushes": float(failed_flushes),
+        "late_places": float(late_places),
         **heartbeats,
     }

@@ -3,8 +3,11 @@
 
 One per process, with one thread that starts with the first mark in the process
 that made it (a WSGI server may load the application before it forks). Nova's
-threads only add names to a set under a lock that is never held during I/O: they
-never wait for the back end, and an error here never reaches them.
+threads only add names to a set under a lock that is never held during I/O, and an
+error here never reaches them. They do not wait for the back end, with one
+exception: where records answer for compute nodes, a write that decides where a
+server is returns when schedulers can hear of it, or after a bound. While the back
+end is slower than that, or away, nobody waits.
 
 Nova's objects are classes of a registry and cannot be handed a reporter: this
 module holds the one of this process, which the assembly installs once, and its
@@ -56,6 +59,8 @@ class ReporterOptions:
     max_dirty_records: int
     service_down_time_seconds: float
     batch_records: int = 500
+    #: How long one of Nova's threads waits for its record; 0: never.
+    place_bound_seconds: float = 0.0
 
 
 @attrs.frozen
@@ -92,6 +97,7 @@ class ChangeReporterStatus:
     version: int
     last_error: str | None
     running: bool
+    late_places: int
 
 
 @attrs.define(eq=False, slots=False)
@@ -129,6 +135,10 @@ class ChangeReporter:
     _start_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _flush_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    #: Set while one of Nova's threads waits for its record.
+    _hurry: threading.Event = attrs.field(init=False, factory=threading.Event)
+    #: Whether a thread waited in vain since all was published last.
+    _is_slow: bool = attrs.field(init=False, default=False)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _pid: int | None = attrs.field(init=False, default=None)
     _since: float | None = attrs.field(init=False, default=None)
@@ -147,7 +157,7 @@ class ChangeReporter:
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
         self._published = self._refused = self._failed_flushes = 0
-        self._version = self._beat_number = 0
+        self._version = self._beat_number = self._late_places = 0
 
     # -- Nova's threads ---------------------------------------------------
 
@@ -155,6 +165,26 @@ class ChangeReporter:
         """Note that rows were written. Never blocks, never raises."""
         self._dirty.mark(scope, [records.RecordKey(namespace, key) for key in keys])
         self.ensure_started()
+
+    def wait_published(self, namespace: str, keys: Collection[str]) -> bool:
+        """Wait until rows that were marked are published; as long as the bound, and no longer.
+
+        Nobody waits while the back end is away, or was slower than the bound for one who waited
+        and has not published since. Never raises.
+
+        :returns: whether they are published
+        """
+        bound = self._options.place_bound_seconds
+        if not bound or self._is_slow or self._last_error is not None:
+            return False
+        self._hurry.set()
+        self._wake.set()
+        names = [records.RecordKey(namespace, key) for key in keys]
+        if self._dirty.wait_published(names, bound):
+            return True
+        self._is_slow = True
+        self._late_places += 1
+        return False
 
     def heartbeat(
         self,
@@ -201,6 +231,7 @@ class ChangeReporter:
         atexit.unregister(self.stop)
         deadline = self._clock() + self._options.exit_flush_seconds
         self._stop.set()
+        self._hurry.set()
         self._wake.set()
         thread.join(self._options.exit_flush_seconds)
         company, self._company = self._company, None
@@ -239,6 +270,7 @@ class ChangeReporter:
             version=self._version,
             last_error=self._last_error,
             running=thread is not None and thread.is_alive(),
+            late_places=self._late_places,
         )
 
     # -- the flushing thread ----------------------------------------------
@@ -248,10 +280,13 @@ class ChangeReporter:
         pause = self._options.flush_interval_seconds
         while not self._stop.is_set():
             self._wake.wait(self._until_next_duty())
-            if self._stop.wait(self._options.flush_interval_seconds):
+            self._hurry.wait(self._options.flush_interval_seconds)
+            self._hurry.clear()
+            if self._stop.is_set():
                 break
             try:
                 self._turn()
+                self._is_slow = False
                 pause = self._options.flush_interval_seconds
             except errors.NodbError as error:
                 pause = self._trouble(error, pause)
@@ -535,6 +570,17 @@ def mark_in(cell: str, namespace: str, keys: Collection[str]) -> None:
         reporter.mark(cell, namespace, keys)
 
 
+def place_in(cell: str, namespace: str, key: str) -> None:
+    """Note that a row was written that decides where a server is; schedulers hear of it first.
+
+    Where records answer for compute nodes it waits for that, bounded.
+    """
+    reporter = _own()
+    if reporter is not None:
+        reporter.mark(cell, namespace, [key])
+        reporter.wait_published(namespace, [key])
+
+
 def mark_api(namespace: str, keys: Collection[str]) -> None:
     """Note that rows of the API database were written."""
     reporter = _own()
@@ -602,5 +648,6 @@ class ReporterExport:
             oldest_seconds=status.oldest_seconds,
             published=status.published,
             failed_flushes=status.failed_flushes,
+            late_places=status.late_places,
             heartbeats=service_heartbeats.figures(),
         )

@@ -142,7 +142,7 @@ _MOST_HEARTBEATS = 4
 
 
 class DirtyRecords:
-    """A bounded set of dirty names and heartbeats; every call returns at once.
+    """A bounded set of dirty names and heartbeats; every call but one returns at once.
 
     :param limit: most names that are kept; beyond it all are forgotten and
         their scopes are remembered as lost, to be swept
@@ -157,6 +157,7 @@ class DirtyRecords:
         self._rested_at = float("inf")
         self._resting: dict[records.RecordKey, DirtyRecord] = {}
         self._lock = threading.Lock()
+        self._given_back = threading.Condition(self._lock)
         self._names: dict[records.RecordKey, DirtyRecord] = {}
         self._in_flight: dict[records.RecordKey, DirtyRecord] = {}
         self._heartbeats: dict[str, list[PendingHeartbeats]] = {}
@@ -176,6 +177,26 @@ class DirtyRecords:
                     self._lost.update(dirty.scope for dirty in names.values())
                     names.clear()
         self.wake.set()
+
+    def wait_published(self, keys: Collection[records.RecordKey], seconds: float) -> bool:
+        """Wait until marked records are published. Any thread but the publishing one.
+
+        :returns: False where time ran out, one could not be published and rests, or names
+            were forgotten
+        """
+        with self._given_back:
+            self._given_back.wait_for(lambda: not self._awaited(keys), seconds)
+            return not self._lost and not any(
+                key in names
+                for key in keys
+                for names in (self._names, self._in_flight, self._resting)
+            )
+
+    def _awaited(self, keys: Collection[records.RecordKey]) -> bool:
+        """Tell whether waiting for records helps."""
+        if any(key in self._resting for key in keys):
+            return False
+        return any(key in self._names or key in self._in_flight for key in keys)
 
     def beat(
         self,
@@ -229,6 +250,7 @@ class DirtyRecords:
                     self._resting[dirty.key] = dirty
             if self._resting:
                 self._rested_at = min(self._rested_at, self._clock() + self._rest_seconds)
+            self._given_back.notify_all()
 
     def take_heartbeats(self) -> list[PendingHeartbeats]:
         """Take all waiting heartbeats; those of one service by their counts."""

@@ -4,8 +4,9 @@
 Registered with the same name and VERSION, they replace Nova's own in the
 registry and in ``nova.objects``; fields and methods on the wire stay Nova's.
 Each write is Nova's own first; only its success is reported, and nothing here
-can make it fail or wait. Where a process writes through another one (an
-indirection API, as in nova-compute) that other one reports.
+can make it fail, nor wait but for a bound (see :mod:`.change_reporter`). Where a
+process writes through another one (an indirection API, as in nova-compute) that
+other one reports.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ INSTANCE_FIELDS = frozenset(
         "deleted",
     ]
 )
+
+#: Those of them that say where a server is, and what it takes there.
+PLACE_FIELDS = frozenset({"host", "node", "flavor", "instance_type_id", "deleted"})
 
 #: Fields of a service that a heartbeat may carry (version is always dirty).
 HEARTBEAT_FIELDS = frozenset({"report_count", "last_seen_up", "version"})
@@ -130,11 +134,13 @@ def _mark_whole_service(service: Any, changed: Collection[str]) -> None:
 def _mark_instance(instance: Any, changed: Collection[str]) -> None:
     if changed and INSTANCE_FIELDS.isdisjoint(changed):
         return
-    _mark_placed(instance, known_namespaces.INSTANCES.name)
+    _mark_placed(
+        instance, known_namespaces.INSTANCES.name, is_place=not PLACE_FIELDS.isdisjoint(changed)
+    )
 
 
 def _mark_destroyed_instance(instance: Any, changed: Collection[str]) -> None:
-    _mark_placed(instance, known_namespaces.INSTANCES.name)
+    _mark_placed(instance, known_namespaces.INSTANCES.name, is_place=True)
     cell = change_reporter.cell_of(instance._context) if instance.nodb_migrations else None
     if cell is not None:
         keys = [nova_tables.cell_key(each, cell) for each in instance.nodb_migrations]
@@ -142,13 +148,18 @@ def _mark_destroyed_instance(instance: Any, changed: Collection[str]) -> None:
 
 
 def _mark_migration(migration: Any, changed: Collection[str]) -> None:
-    _mark_placed(migration, known_namespaces.MIGRATIONS.name)
+    _mark_placed(migration, known_namespaces.MIGRATIONS.name, is_place=True)
 
 
-def _mark_placed(row: Any, namespace: str) -> None:
+def _mark_placed(row: Any, namespace: str, *, is_place: bool) -> None:
     cell = change_reporter.cell_of(row._context)
-    if cell is not None:
-        change_reporter.mark_in(cell, namespace, [nova_tables.cell_key(row.uuid, cell)])
+    if cell is None:
+        return
+    key = nova_tables.cell_key(row.uuid, cell)
+    if is_place:
+        change_reporter.place_in(cell, namespace, key)
+    else:
+        change_reporter.mark_in(cell, namespace, [key])
 
 
 def _mark_aggregate(aggregate: Any, changed: Collection[str]) -> None:

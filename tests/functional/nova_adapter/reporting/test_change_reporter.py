@@ -190,6 +190,126 @@ class BatchTest(ReporterCase):
         self.assertEqual(1, beat["refused"])
 
 
+class PlaceTest(ReporterCase):
+    """Where records answer for compute nodes, who writes a place goes on when it is heard of."""
+
+    def waiting(self, bound_seconds: float) -> change_reporter.ChangeReporter:
+        made = self.running(cloud.CELL1)
+        made._options = attrs.evolve(
+            made._options, place_bound_seconds=bound_seconds, flush_interval_seconds=3.0
+        )
+        return made
+
+    def placed(self, instance: Any, host: str) -> float:
+        """Save another host of an instance; return how long that took."""
+        instance.host = host
+        begun = time.monotonic()
+        instance.save()
+        return time.monotonic() - begun
+
+    def known(self, instance: Any) -> Any:
+        states = self.states(known_namespaces.INSTANCES)
+        return states[nova_tables.cell_key(instance.uuid, cloud.CELL1)]["row"]["host"]
+
+    def test_a_place_is_known_when_its_save_returns(self) -> None:
+        self.waiting(20.0)
+        instance = self.instance(cloud.CELL1, "h1")
+        for host in ("h2", "h3"):
+            took = self.placed(instance, host)
+            self.assertEqual(host, self.known(instance))
+            # It does not wait until others have gathered.
+            self.assertLess(took, 3.0)
+
+    def test_what_says_no_place_waits_for_nobody(self) -> None:
+        made = self.waiting(20.0)
+        instance = self.instance(cloud.CELL1, "h1")
+        self.client.moving.clear()
+        self.addCleanup(self.client.moving.set)
+        instance.vm_state = "active"
+        begun = time.monotonic()
+        instance.save()
+        self.assertLess(time.monotonic() - begun, 10.0)
+        self.assertEqual(0, made.status().late_places)
+
+    def test_many_at_once_share_a_flush(self) -> None:
+        made = self.waiting(20.0)
+        instances = [self.instance(cloud.CELL1, "h1") for _ in range(16)]
+        made.flush()
+        self.client.requests.clear()
+        keys = [nova_tables.cell_key(instance.uuid, cloud.CELL1) for instance in instances]
+        known: list[bool] = []
+
+        def place(key: str) -> None:
+            made.mark(cloud.CELL1, known_namespaces.INSTANCES.name, [key])
+            known.append(made.wait_published(known_namespaces.INSTANCES.name, [key]))
+
+        threads = [threading.Thread(target=place, args=(key,)) for key in keys]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([True] * 16, known)
+        self.assertLess(self.client.requests["read"], 16)
+
+    def test_a_back_end_that_stands_still_holds_up_one_save_and_that_for_the_bound(self) -> None:
+        made = self.waiting(0.3)
+        instance = self.instance(cloud.CELL1, "h1")
+        self.client.moving.clear()
+        self.addCleanup(self.client.moving.set)
+        first = self.placed(instance, "h2")
+        self.assertLess(0.25, first)
+        begun = time.monotonic()
+        for number in range(20):
+            self.placed(instance, f"h{3 + number}")
+        # One that waited for each would take six seconds.
+        self.assertLess(time.monotonic() - begun, 3.0)
+        self.assertEqual(1, made.status().late_places)
+        self.client.moving.set()
+        self.until(lambda: self.known(instance) == "h22")
+        self.until(lambda: not made._is_slow)
+        self.placed(instance, "h1")
+        self.assertEqual(("h1", 1), (self.known(instance), made.status().late_places))
+
+    def test_nobody_waits_for_a_back_end_that_is_away(self) -> None:
+        made = self.waiting(20.0)
+        instance = self.instance(cloud.CELL1, "h1")
+        self.client.faults.go_down()
+        self.placed(instance, "h2")
+        begun = time.monotonic()
+        self.placed(instance, "h3")
+        self.assertLess(time.monotonic() - begun, 10.0)
+        self.client.faults.come_up()
+        self.until(lambda: made.status().last_error is None)
+        self.placed(instance, "h4")
+        self.assertEqual("h4", self.known(instance))
+
+    def test_a_server_that_is_deleted_and_a_migration_are_places(self) -> None:
+        self.waiting(20.0)
+        instance = self.instance(cloud.CELL1, "h1")
+        migration = objects.Migration(
+            self.context(cloud.CELL1),
+            uuid="7d0f4a4e-4b0e-4a5a-9d6e-0a4b1f6f2c11",
+            instance_uuid=instance.uuid,
+            source_compute="h1",
+            source_node="node-h1",
+            dest_compute="h2",
+            status="migrating",
+            migration_type="migration",
+        )
+        migration.create()
+        self.assertEqual(1, len(self.states(known_namespaces.MIGRATIONS)))
+        instance.destroy()
+        self.assertEqual({}, self.states(known_namespaces.INSTANCES))
+
+
+class PlaceOptionsTest(cloud.CloudCase):
+    def test_only_where_records_answer_a_save_waits(self) -> None:
+        for mode, bound in (("mirror", 0.0), ("store", 0.7), ("retired", 0.7)):
+            self.override("compute_nodes", mode, nodb.GROUP)
+            self.override("place_bound_seconds", 0.7, nodb.GROUP)
+            self.assertEqual(bound, self.plugin._place_bound_seconds(), mode)
+
+
 class RefusedNamesTest(ReporterCase):
     """A compute node chooses its row's uuid, and with it the name of its record."""
 
