@@ -41,7 +41,8 @@ def _of_process(modes: Mapping[str, str], process: Mapping[str, Any]) -> Iterato
     name = f"The {process.get('role') or 'scheduler'} on {process['host']}"
     name += f" (process {process['pid']})"
     cell = process.get("cell")
-    concerned = modes if cell in (None, "*") else {cell: modes.get(cell, MIRROR)}
+    of_all = cell in (None, "*")
+    concerned = modes if of_all else {} if cell in _WITHOUT else {cell: modes.get(cell, MIRROR)}
     differing = sorted(each for each, mode in concerned.items() if mode != own)
     if differing:
         others = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
