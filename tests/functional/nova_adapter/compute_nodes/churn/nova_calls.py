@@ -182,6 +182,15 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value)} is not for JSON")
 
 
+def _addresses_as_text() -> None:
+    """Have psycopg 3 give addresses as psycopg 2 does: Nova's own objects read no others."""
+    import psycopg
+    from psycopg.types import string
+
+    for name in ("inet", "cidr"):
+        psycopg.adapters.register_loader(name, string.TextLoader)
+
+
 def main() -> None:
     """Configure Nova, say so, and answer."""
     conf_file = sys.argv[1]
@@ -191,6 +200,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     from nova import config, objects
 
+    _addresses_as_text()
     sys.argv = ["nova-conductor"]
     config.parse_args(sys.argv, default_config_files=[conf_file])
     objects.register_all()
