@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from nova import objects
 from nova.db.api import models as api_models
 from nova.db.main import models
+from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import table_retirement
 from nova_nodb_scheduler.testing import servers
@@ -252,11 +253,12 @@ class Churn(cell_databases.CellDatabaseCase):
 
     def require_key_enforced(self) -> None:
         """Have the database refuse a device without its node, and a node's end below its device."""
+        refused = (db_exception.DBError, sa.exc.IntegrityError)
         [(node, _address), *_others] = self.ledger.devices
-        with self.assertRaises(Exception) as caught:
+        with self.assertRaises(refused) as caught:
             self.device(9_000_000, self.ledger.highest + 1000, address="ffff:ff:00.0")
         self.assertIn("foreign key", str(caught.exception).lower())
-        with self.assertRaises(Exception) as caught, nova_table.engine().begin() as connection:
+        with self.assertRaises(refused) as caught, nova_table.engine().begin() as connection:
             connection.execute(sa.text(f"DELETE FROM compute_nodes WHERE id = {node}"))
         self.assertIn("foreign key", str(caught.exception).lower())
 
