@@ -269,6 +269,17 @@ STAGES = (
         ),
     ),
     Stage(
+        "node_churn",
+        When.ALL,
+        7200,
+        "ten minutes of churn between retire and restore, on each database; stock Nova compares",
+        work.Tests(
+            "functional/nova_adapter",
+            only=r"\.churn\.test_churn\.",
+            variables={"NODB_CHURN_SECONDS": "600"},
+        ),
+    ),
+    Stage(
         "nova_all",
         When.ALL,
         10800,

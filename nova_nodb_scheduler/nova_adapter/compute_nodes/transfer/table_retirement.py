@@ -328,6 +328,10 @@ class CellTable:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         with table_tripwire.own_statements(), self._engine.begin() as connection:
+            if self._dialect == "sqlite":
+                # Its PRAGMAs tell of the schema as this connection knows it from before another
+                # process changed it; a statement that reads has it look.
+                connection.execute(sa.text("SELECT 1 FROM sqlite_master LIMIT 1")).all()
             yield connection
 
     @contextlib.contextmanager

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from typing import Any
 
 import sqlalchemy as sa
@@ -209,6 +211,18 @@ class OnSQLiteTest(Retirement, cell_databases.OnSQLite):
             self.assertIsNone(table_retirement._foreign_key(connection))
             raise InterruptedError
         self.assertEqual(before, self.dump())
+
+    def test_a_key_that_another_process_added_is_seen(self) -> None:
+        path = str(sa.make_url(self.url).database)
+        keyed = "CONSTRAINT another FOREIGN KEY(compute_node_id) REFERENCES compute_nodes (id)"
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            for key, wanted in (("", None), (f", {keyed}", "another"), ("", None)):
+                other.executescript(
+                    "DROP TABLE pci_devices; CREATE TABLE pci_devices "
+                    f"(id INTEGER, compute_node_id INTEGER{key})"
+                )
+                found = self.table.foreign_key()
+                self.assertEqual(wanted, found and found.name)
 
     def test_a_key_without_a_name_gets_novas(self) -> None:
         with nova_table.engine().begin() as connection:
