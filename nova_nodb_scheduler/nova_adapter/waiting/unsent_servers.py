@@ -65,14 +65,15 @@ def send_on(
             instance = objects.Instance.get_by_uuid(targeted, server, expected_attrs=_LOADED)
         except nova_exception.InstanceNotFound:
             return
-        try:
-            hosts = _hosts(tasks, context, server, arguments, cell)
-        except Exception as error:
-            LOG.exception("Server %(server)s cannot be sent on.", {"server": server})
-            _give_up(tasks, context, cell, instance, error, check)
-            return
-        host = hosts[0]
-        instance.availability_zone = host.availability_zone
+    try:
+        hosts = _hosts(tasks, context, server, arguments, cell)
+    except Exception as error:
+        LOG.exception("Server %(server)s cannot be sent on.", {"server": server})
+        _give_up(tasks, context, cell, instance, error, check)
+        return
+    with nova_context.target_cell(context, cell) as targeted:
+        instance._context = targeted
+        instance.availability_zone = hosts[0].availability_zone
         try:
             instance.save()
         except (nova_exception.InstanceNotFound, nova_exception.InstanceInfoCacheNotFound):
