@@ -236,8 +236,8 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.grant(server, pending.Purpose.EXPIRE)
         self.assert_fails(server, "waited")
 
-    def test_one_that_slept_before_it_said_that_it_sends_sends_nothing(self):
-        self.assert_overtaken(self.waiting._ledger, "sent")
+    def test_one_that_slept_behind_the_build_requests_deletion_sends_nothing(self):
+        self.assert_overtaken(TASKS, "_delete_build_request", behind=True)
 
     def test_one_that_slept_before_the_word_of_the_mapping_deletes_nothing(self):
         self.assert_overtaken(self.waiting._ledger, "mapped")
@@ -251,7 +251,7 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
         with (
             mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(self.waiting._ledger, "sent") as asleep,
+            self.sleeping(self.waiting, "begin", behind=True) as asleep,
         ):
             self.grant(server)
             self.assert_built_behind(asleep, server)
