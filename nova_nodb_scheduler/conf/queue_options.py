@@ -61,8 +61,9 @@ Whether nova-api puts requests that may wait into the queue itself, before it an
 user, instead of casting them to a conductor. The creation of a server then needs neither
 conductor, nor scheduler, nor message bus; it is built as soon as they are there. Each such
 request costs the API some writes to the back end, and is tried one wake-up of a scheduler
-later. ``max_pending`` and ``max_pending_per_project`` do not hold for them. Where the
-back end does not answer, conductors are asked as ever.
+later. Each nova-api counts the queue every 2 seconds at most while requests come, less often
+the longer that takes. Where ``max_pending`` or ``max_pending_per_project`` is reached, and
+where the back end does not answer, conductors are asked as ever.
 """,
     ),
     cfg.ListOpt(

@@ -128,6 +128,8 @@ class PendingRequest:
     :param key: the record's: uuid of the first server
     :param servers: uuids of all servers of the request, which wait as one
     :param sent: uuids of those whose build was sent to a host
+    :param mapped: uuids of those that stand mapped in a cell, and whose build request was
+        still there behind that: where it is gone, a conductor has deleted it and no user
     :param flavor: its name, for people
     :param priority_class: name of the class, see the options
     :param needs: amounts by resource class for ONE server, as its allocation will be
@@ -161,6 +163,7 @@ class PendingRequest:
     refusals: int = 0
     reason: str = ""
     hold: Hold | None = None
+    mapped: tuple[str, ...] = ()
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -197,6 +200,8 @@ class PendingRequest:
         }
         if self.hold is not None:
             state["hold"] = {"host": self.hold.host, "until": self.hold.until_seconds}
+        if self.mapped:
+            state["mapped"] = list(self.mapped)
         return state
 
 
@@ -248,6 +253,7 @@ def of_state(key: str, state: Mapping[str, Any]) -> PendingRequest:
         refusals=reader.count("refusals"),
         reason=reader.text("reason"),
         hold=None if hold is None else Hold(hold.text("host"), hold.number("until")),
+        mapped=reader.texts("mapped") if "mapped" in state else (),
     )
 
 

@@ -17,6 +17,7 @@ OUTCOMES = (
     "not_kept",
     "overtaken",
     "left",
+    "sent_on",
     "vain_casts",
     "expired",
     "cancelled",

@@ -2,7 +2,8 @@
 """What a conductor finds of a request that another one began, and clears away.
 
 Nova's conductor makes an instance in a cell, maps it there, deletes its build request,
-then sends it to its host. Where it died in between tells what is left of each server:
+then sends it to its host. Where it died in between tells what is left of each server. Its
+record says which servers were ``mapped`` with their build request still there:
 
 ================== ======================== =========== =============================
 build request      instance in a cell       sent        what becomes of it
@@ -10,8 +11,10 @@ build request      instance in a cell       sent        what becomes of it
 there              none                     no          placed anew
 there              without a host           no          the instance goes, placed anew
 any                with a host, or ended    any         it is its compute's: done
-gone               without a host           no          ERROR: nobody else has its
-                                                        request any more
+gone               without a host, mapped   no          the instance stays, hosts are
+                                                        found for it anew
+gone               without a host, else     no          ERROR: its user may have
+                                                        deleted it just then
 any                without a host           yes         left to its host for a while,
                                                         then ERROR: never sent twice
 gone               none                     any         deleted by its user: done
@@ -63,6 +66,8 @@ class Remains(enum.Enum):
 
     #: Hosts are to be found for it.
     PLACE = "place"
+    #: Likewise, and it stands in its cell already.
+    SEND = "send"
     #: Nothing.
     DONE = "done"
     #: It was sent, and nobody can tell yet whether it arrived.
@@ -111,29 +116,37 @@ class AbandonedRequests:
         # Who parked it in order has written nothing to cells.
         is_clean = request.grant.after is pending.PendingState.WAITING and not request.sent
         return {
-            server: self._server(
-                context, server, check, is_sent=server in request.sent, is_clean=is_clean
-            )
+            server: self._server(context, server, check, request, is_clean=is_clean)
             for server in request.servers
         }
 
     def _server(
-        self, context: Any, server: str, check: Check, *, is_sent: bool, is_clean: bool
+        self,
+        context: Any,
+        server: str,
+        check: Check,
+        request: pending.PendingRequest,
+        *,
+        is_clean: bool,
     ) -> Remains:
         has_request = has_build_request(context, server)
         if not (is_clean and has_request):
-            remains = self._in_cells(
-                context, server, check, is_sent=is_sent, has_request=has_request
-            )
+            remains = self._in_cells(context, server, check, request, has_request=has_request)
             if remains is not None:
                 return remains
-        if is_sent or not has_request:
+        if server in request.sent or not has_request:
             return Remains.DONE
         self._clear_allocations(context, server, check)
         return Remains.PLACE
 
     def _in_cells(
-        self, context: Any, server: str, check: Check, *, is_sent: bool, has_request: bool
+        self,
+        context: Any,
+        server: str,
+        check: Check,
+        request: pending.PendingRequest,
+        *,
+        has_request: bool,
     ) -> Remains | None:
         """Settle what stands in cells of a server; None where nothing does any more."""
         for cell, instance in _instances(context, server):
@@ -143,17 +156,20 @@ class AbandonedRequests:
                     check(server)
                     _delete_request(context, server)
                 return Remains.DONE
-            if is_sent:
+            if server in request.sent:
                 if _age_seconds(instance) < SENT_SECONDS:
                     return Remains.UNDER_WAY
                 error: Exception = NeverArrived(seconds=int(SENT_SECONDS))
             elif has_request:
                 _remove(context, cell, instance, check)
                 continue
+            elif server in request.mapped and is_mapped(context, server):
+                self._clear_allocations(context, server, check)
+                return Remains.SEND
             else:
                 error = ConductorDied()
             check(server)
-            _fail(context, cell, instance, error)
+            fail(context, cell, instance, error)
             self._clear_allocations(context, server, check)
             return Remains.DONE
         return None
@@ -205,6 +221,16 @@ def has_build_request(context: Any, server: str) -> bool:
     return True
 
 
+def is_mapped(context: Any, server: str) -> bool:
+    """Tell whether a server is mapped to a cell, where its user sees it."""
+    return _mapped_cell(context, server) is not None
+
+
+def instance_of(context: Any, server: str) -> tuple[Any, Any] | None:
+    """Return a server's cell and instance; None where there is none."""
+    return next(iter(_instances(context, server)), None)
+
+
 def _instances(context: Any, server: str) -> Iterable[tuple[Any, Any]]:
     """Yield cells with a server's instance: where it is mapped to, else all that are enabled."""
     for cell in _cells(context, server):
@@ -216,13 +242,17 @@ def _instances(context: Any, server: str) -> Iterable[tuple[Any, Any]]:
         yield cell, instance
 
 
-def _cells(context: Any, server: str) -> list[Any]:
+def _mapped_cell(context: Any, server: str) -> Any:
     try:
-        mapping = objects.InstanceMapping.get_by_instance_uuid(context, server)
+        return objects.InstanceMapping.get_by_instance_uuid(context, server).cell_mapping
     except nova_exception.InstanceMappingNotFound:
-        mapping = None
-    if mapping is not None and mapping.cell_mapping is not None:
-        return [mapping.cell_mapping]
+        return None
+
+
+def _cells(context: Any, server: str) -> list[Any]:
+    cell = _mapped_cell(context, server)
+    if cell is not None:
+        return [cell]
     # It is mapped after it was made: one that is not may stand in any.
     return list(objects.CellMappingList.get_all(context))
 
@@ -264,7 +294,8 @@ def _unmap(context: Any, server: str) -> None:
     mappings.filter_by(instance_uuid=server).update({"cell_id": None})
 
 
-def _fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:
+def fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:
+    """Put a server that stands in a cell into ERROR, with a fault."""
     updates = {"vm_state": vm_states.ERROR, "task_state": None}
     with nova_context.target_cell(context, cell) as targeted:
         instance._context = targeted

@@ -36,7 +36,12 @@ from nova_nodb_scheduler.nova_adapter.waiting import (
     wait_policy,
 )
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.pending import (
+    counted_backlog,
+    pending_ledger,
+    pending_rules,
+)
+from nova_nodb_scheduler.synchronizer.waking import newcomer_gate
 
 LOG = logging.getLogger(__name__)
 
@@ -90,6 +95,9 @@ class WaitingApi:
         self._ledger = ledger
         self._settings = settings
         self._records = records
+        self._backlog = counted_backlog.CountedBacklog(
+            synchronizer, settings.queue.max_pending, settings.queue.max_pending_per_project, clock
+        )
         self._clock = clock
         self._away_until = float("-inf")
         self._lock = threading.Lock()
@@ -129,7 +137,10 @@ class WaitingApi:
     def put(self, context: Any, arguments: request_payload.BuildArguments) -> bool:
         """Put a request into the queue; False where a conductor is to have it, as in Nova.
 
-        Blocks for the back end, for its time-out at most.
+        A request for which the queue is full is a conductor's, too: its scheduler knows exactly
+        who waits, and finds room for it or ends it, with that reason.
+
+        Blocks for the back end: for its time-out at most, or while the queue is counted.
         """
         if self._records is None:
             return False
@@ -138,19 +149,47 @@ class WaitingApi:
             if terms is None or self._clock() < self._away_until:
                 return False
             self._open()
+            request = self._records.newcomer(arguments, terms)
+            # An attempt that nobody makes: the next one is a scheduler's to begin. It counts
+            # as one that waits while it is tried, too.
             request = attrs.evolve(
-                self._records.newcomer(arguments, terms), state=pending.PendingState.WAITING
+                request, state=pending.PendingState.WAITING, parked_at=request.asked_at
             )
-            # An attempt that nobody makes: the next one is a scheduler's to begin.
-            created = self._records.create(context, arguments, request)
+            return self._create(context, arguments, request)
         except errors.NodbError as error:
             self._is_away(error)
             return False
         except Exception:
             LOG.exception("A request could not be put into the queue")
             return False
-        # In doubt: a conductor that finds it there leaves it alone.
-        return isinstance(created, pending.PendingRequest)
+
+    def _create(
+        self,
+        context: Any,
+        arguments: request_payload.BuildArguments,
+        request: pending.PendingRequest,
+    ) -> bool:
+        assert self._records is not None
+        full = self._backlog.admit(request)
+        if full is not None:
+            LOG.info(
+                "Request %(key)s goes to a conductor: %(full)s",
+                {"key": request.key, "full": newcomer_gate.full_text(full)},
+            )
+            return False
+        # Whatever is not known to have failed may stand, and counts until it is looked for.
+        is_kept = True
+        try:
+            created = self._records.create(context, arguments, request)
+            # In doubt: a conductor that finds it there leaves it alone.
+            is_queued = isinstance(created, pending.PendingRequest)
+            is_kept = not isinstance(created, pending_rules.Superseded)
+            return is_queued
+        except (errors.BackendUnavailable, errors.PayloadTooLarge):
+            is_kept = False
+            raise
+        finally:
+            self._backlog.settle(request, is_kept=is_kept)
 
     def _open(self) -> None:
         with self._lock:

@@ -12,8 +12,9 @@ ask for hosts                            none
 bury it for want of room, or of an       ``park``, and nothing is buried
 answer
 write to cells, cell0 included           ``begin``
-make an instance, map it, delete its     none; it stops if it was overtaken
-build request, put all into ERROR
+make an instance, map it, put all into   none; it stops if it was overtaken
+ERROR
+delete a build request                   ``mapped``
 send a server to its host                ``sent``
 return                                   ``finish``
 ======================================== ============================================
@@ -32,7 +33,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -88,6 +89,7 @@ class Attempt:
 
     :ivar doubtful: of a creation whose outcome is not known, as it is to stand
     :ivar has_begun: hosts were chosen, and cells may be written
+    :ivar kept: servers that another one wrote to their cells, and that are sent on from there
     :ivar is_cleaned: Nova has put all servers into ERROR itself
     :ivar is_kept: False once it goes on without a record
     :ivar under_way: seconds to look again after, for servers that were sent formerly
@@ -97,6 +99,7 @@ class Attempt:
     request: pending.PendingRequest
     doubtful: pending.PendingRequest | None = None
     has_begun: bool = False
+    kept: tuple[str, ...] = ()
     is_cleaned: bool = False
     is_kept: bool = True
     under_way: float = 0.0
@@ -121,6 +124,20 @@ class Unkept:
     context: Any
     arguments: request_payload.BuildArguments
     terms: wait_policy.WaitTerms
+
+
+@attrs.frozen(eq=False)
+class Ways:
+    """What Nova does with servers that are dispatched, each given the user's context.
+
+    :param build: schedule_and_build_instances, given build requests and what it was called with
+    :param send_on: finds a host for a server that stands in its cell, and sends it there
+    :param bury: puts servers into ERROR in cell0, like ``build``, given the fault
+    """
+
+    build: Callable[[Any, list[Any], request_payload.BuildArguments], None]
+    send_on: Callable[[Any, str, request_payload.BuildArguments], None]
+    bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None]
 
 
 class WaitingConductor:
@@ -292,6 +309,9 @@ class WaitingConductor:
             if pending.QUEUE_FULL in str(error):
                 self.counts["queue_full"] += 1
                 raise
+            if attempt.has_begun:
+                # Some of its servers were sent on: the others are tried again with the lease.
+                self._leave(attempt, _reason(error))
             self._park(attempt, _reason(error))
             raise LeftAlone from error
         self.begin()
@@ -351,7 +371,10 @@ class WaitingConductor:
             self.check()
             return
         step = self._insist(
-            attempt, lambda: self._ledger.begin(attempt.holding, if_absent=attempt.doubtful)
+            attempt,
+            lambda: self._ledger.begin(
+                attempt.holding, if_absent=attempt.doubtful, kept=attempt.kept
+            ),
         )
         if step is None:
             return
@@ -381,6 +404,26 @@ class WaitingConductor:
         standing = self._insist(attempt, lambda: self._ledger.read(attempt.request.key))
         if not attempt.may_be(standing):
             self._stop_if_superseded(pending_rules.Superseded(standing))
+
+    def mapped(self, server: str, is_requested: Callable[[], bool]) -> None:
+        """Say that a server stands mapped in its cell, if its build request is there still.
+
+        From then on whoever finds that request gone knows that a conductor has deleted it, or
+        a user who has deleted the instance, too. Without a word a user may have deleted it
+        before the mapping could be seen, and been told that nothing is left.
+
+        :param is_requested: looks for the build request
+        :raises LeftAlone: it is somebody else's, or nobody can tell
+        """
+        attempt = self.current
+        if attempt is None or not attempt.has(server):
+            return
+        if not is_requested():
+            self.check()
+            return
+        step = self._insist(attempt, lambda: self._ledger.mapped(attempt.holding, server))
+        if step is not None:
+            self._stop_if_superseded(step)
 
     def send(self, server: str) -> None:
         """Say that a server is sent now.
@@ -472,34 +515,19 @@ class WaitingConductor:
 
     # -- from a scheduler --------------------------------------------------------------------
 
-    def dispatch(
-        self,
-        key: str,
-        attempt: int,
-        build: Callable[[Any, list[Any], request_payload.BuildArguments], None],
-        bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None],
-    ) -> None:
+    def dispatch(self, key: str, attempt: int, ways: Ways) -> None:
         """Take a request that a scheduler granted, and try it; or end it where that is said.
 
         A second cast of the same grant comes to nothing.
-
-        :param build: Nova's schedule_and_build_instances, given the user's context, the build
-            requests and what it was called with
-        :param bury: puts servers into ERROR in cell0, likewise, given the fault
         """
         step = self._ledger.take(key, attempt, self._records.new_owner())
         if isinstance(step, pending_rules.Superseded):
             self.counts["vain_casts"] += 1
             return
         taken = Attempt(step)
-        self.conduct(taken, lambda: self._try(taken, build, bury))
+        self.conduct(taken, lambda: self._try(taken, ways))
 
-    def _try(
-        self,
-        attempt: Attempt,
-        build: Callable[[Any, list[Any], request_payload.BuildArguments], None],
-        bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None],
-    ) -> None:
+    def _try(self, attempt: Attempt, ways: Ways) -> None:
         request = attempt.request
         admin = nova_context.get_admin_context()
         try:
@@ -509,34 +537,61 @@ class WaitingConductor:
             self._leave(attempt, f"what a former attempt left is not cleared: {error}")
         if abandoned_requests.Remains.UNDER_WAY in remains.values():
             attempt.under_way = abandoned_requests.SENT_SECONDS
-        servers = [
-            server
-            for server, remain in remains.items()
-            if remain is abandoned_requests.Remains.PLACE
-        ]
-        build_requests = _build_requests(admin, servers)
-        if not build_requests:
+        build_requests = _build_requests(admin, _with(remains, abandoned_requests.Remains.PLACE))
+        attempt.kept = _with(remains, abandoned_requests.Remains.SEND)
+        if not build_requests and not attempt.kept:
             return
         restored = self._restore(request)
         now = self._ledger.now_seconds()
         if isinstance(restored, errors.UndecodableRecord):
-            self._without_payload(attempt, build_requests, restored, bury, now)
+            self._without_payload(attempt, build_requests, restored, ways, now)
             return
         context, arguments = restored
         for each in build_requests:
             each._context = context
-        arguments = _prepared(context, arguments, build_requests)
         is_placed = request.grant.purpose is pending.Purpose.PLACE
         if is_placed and (group := _renew_group(context, arguments)) is not None:
             # With nothing to keep it apart, or together, it is not what its user asked for.
             self.counts["group_deleted"] += 1
-            bury(context, build_requests, arguments, _fault_of_group(group))
+            fault = _fault_of_group(group)
         elif is_placed:
-            build(context, build_requests, arguments)
+            self._place(attempt, context, build_requests, arguments, ways)
+            return
         else:
-            bury(context, build_requests, arguments, _fault(request, now))
+            fault = _fault(request, now)
+        self._fail_kept(attempt, fault)
+        if build_requests:
+            ways.bury(context, build_requests, _prepared(arguments, build_requests), fault)
+        if not is_placed:
             attempt.outcome = _ENDINGS[request.grant.purpose]
             self.counts[attempt.outcome.value] += 1
+
+    def _place(
+        self,
+        attempt: Attempt,
+        context: Any,
+        build_requests: list[Any],
+        arguments: request_payload.BuildArguments,
+        ways: Ways,
+    ) -> None:
+        for server in attempt.kept:
+            self.counts["sent_on"] += 1
+            LOG.info(
+                "Server %(server)s stands in its cell, and was not sent: it is sent on",
+                {"server": server},
+            )
+            ways.send_on(context, server, _alone(arguments.of_servers([server])))
+        if build_requests:
+            ways.build(context, build_requests, _prepared(arguments, build_requests))
+
+    def _fail_kept(self, attempt: Attempt, fault: Exception) -> None:
+        """Put servers that stand in their cells, and are not to be sent on, into ERROR."""
+        context = nova_context.get_admin_context()
+        for server in attempt.kept:
+            found = abandoned_requests.instance_of(context, server)
+            if found is not None:
+                self.still_holds(server)
+                abandoned_requests.fail(context, *found, fault)
 
     def _restore(
         self, request: pending.PendingRequest
@@ -554,7 +609,7 @@ class WaitingConductor:
         attempt: Attempt,
         build_requests: list[Any],
         error: errors.UndecodableRecord,
-        bury: Callable[[Any, list[Any], request_payload.BuildArguments, Exception], None],
+        ways: Ways,
         now_seconds: float,
     ) -> None:
         """End a request that cannot be built; before its deadline an operator may mend it."""
@@ -566,6 +621,7 @@ class WaitingConductor:
         self.counts["undecodable"] += 1
         context = nova_context.get_admin_context()
         fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
+        self._fail_kept(attempt, fault)
         for each in build_requests:
             arguments = request_payload.BuildArguments(
                 [abandoned_requests.request_spec_of(context, each.instance)],
@@ -577,7 +633,7 @@ class WaitingConductor:
                 block_device_mapping=_unsaved(context, each.block_device_mappings),
                 tags=each.tags,
             )
-            bury(context, [each], arguments, fault)
+            ways.bury(context, [each], arguments, fault)
 
 
 @contextlib.contextmanager
@@ -630,14 +686,22 @@ def _unsaved(context: Any, mappings: Any) -> Any:
     return objects.BlockDeviceMappingList(context, objects=made)
 
 
+def _with(
+    remains: Mapping[str, abandoned_requests.Remains], wanted: abandoned_requests.Remains
+) -> tuple[str, ...]:
+    return tuple(server for server, remain in remains.items() if remain is wanted)
+
+
 def _prepared(
-    context: Any, arguments: request_payload.BuildArguments, build_requests: Sequence[Any]
+    arguments: request_payload.BuildArguments, build_requests: Sequence[Any]
 ) -> request_payload.BuildArguments:
     """Return what to call Nova with for those servers that are left, as of now."""
-    servers = [each.instance_uuid for each in build_requests]
-    left = arguments.of_servers(servers)
+    return _alone(arguments.of_servers([each.instance_uuid for each in build_requests]))
+
+
+def _alone(left: request_payload.BuildArguments) -> request_payload.BuildArguments:
     for spec in left.request_specs:
-        spec.num_instances = len(servers)
+        spec.num_instances = len(left.request_specs)
         spec.obj_reset_changes()
     return left
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import nova.conductor.manager
 import oslo_messaging
+from nova import exception as nova_exception
 
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
     conductor_rpc,
     request_payload,
+    unsent_servers,
     waiting_conductor,
 )
 
@@ -76,7 +78,8 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
 
     def nodb_dispatch(self, key: str, attempt: int) -> None:
         """Try a request that a scheduler granted."""
-        self._nodb_waiting.dispatch(key, attempt, self._nodb_build, self._nodb_bury)
+        ways = waiting_conductor.Ways(self._nodb_build, self._nodb_send_on, self._nodb_bury)
+        self._nodb_waiting.dispatch(key, attempt, ways)
 
     def _nodb_build(
         self, context: Any, build_requests: Any, arguments: request_payload.BuildArguments
@@ -92,6 +95,11 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
             arguments.block_device_mapping,
             arguments.tags,
         )
+
+    def _nodb_send_on(
+        self, context: Any, server: str, arguments: request_payload.BuildArguments
+    ) -> None:
+        unsent_servers.send_on(self, context, server, arguments, self._nodb_waiting.still_holds)
 
     def _nodb_bury(
         self,
@@ -147,7 +155,10 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
     def _delete_build_request(
         self, context: Any, build_request: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        self._nodb_waiting.still_holds(instance.uuid)
+        self._nodb_waiting.mapped(
+            instance.uuid,
+            functools.partial(abandoned_requests.has_build_request, context, instance.uuid),
+        )
         return super()._delete_build_request(context, build_request, instance, *args, **kwargs)
 
     def _cleanup_build_artifacts(self, *args: Any, **kwargs: Any) -> None:
@@ -194,6 +205,14 @@ class _HeldBuildRequest:
     def get_new_instance(self, context: Any) -> Any:
         self._check(self._build_request.instance_uuid)
         return self._build_request.get_new_instance(context)
+
+    def destroy(self) -> None:
+        try:
+            self._build_request.destroy()
+        except nova_exception.BuildRequestNotFound:
+            # For Nova its user has deleted the server, whose instance is to go, too.
+            self._check(self._build_request.instance_uuid)
+            raise
 
 
 class DispatchEndpoint:

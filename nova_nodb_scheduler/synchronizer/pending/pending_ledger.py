@@ -10,6 +10,7 @@ step            from, to                  by
                 ended, ``granted``
 ``take``        granted, ``scheduling``   any conductor
 ``begin``       scheduling, ``building``  who has it in hand
+``mapped``      building                  who has it in hand
 ``sent``        building                  who has it in hand
 ``finish``      any, nothing              who has it in hand
 ``end_waiting`` waiting, nothing          anybody, for one of whom no server is left
@@ -31,7 +32,7 @@ the record came, and somebody else has ended it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -167,18 +168,30 @@ class PendingLedger:
         self,
         holding: pending_rules.Holding,
         if_absent: pending.PendingRequest | None = None,
+        kept: Collection[str] = (),
     ) -> pending_rules.Step:
         """Say that servers will be written to cells now.
 
         :param if_absent: of a creation in doubt, as it was to stand
+        :param kept: servers that stand in a cell already and go on from there
         """
 
         def change(standing: pending.PendingRequest | None) -> pending_rules.Step:
             if standing is None:
                 standing = self._made_good(if_absent)
-            return pending_rules.begun(standing, holding)
+            return pending_rules.begun(standing, holding, kept)
 
         return self._step(holding.key, change)
+
+    def mapped(self, holding: pending_rules.Holding, server: str) -> pending_rules.Step:
+        """Say that a server is mapped to its cell, and its build request about to be deleted.
+
+        For who has found that request there behind the mapping: a user who deletes it from
+        then on sees the mapping, and deletes the instance in the cell, too.
+        """
+        return self._step(
+            holding.key, lambda standing: pending_rules.mapped(standing, holding, server)
+        )
 
     def sent(
         self, holding: pending_rules.Holding, server: str, *, again: bool = False
@@ -425,6 +438,8 @@ def _merged(state: Mapping[str, Any] | None, request: pending.PendingRequest) ->
     merged = {**(state or {}), **request.to_state()}
     if request.hold is None:
         merged.pop("hold", None)
+    if not request.mapped:
+        merged.pop("mapped", None)
     return merged
 
 

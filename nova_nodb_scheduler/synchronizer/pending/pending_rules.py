@@ -12,6 +12,8 @@ counted twice. An owner's id must therefore be of one holding, never used again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import attrs
 
 from nova_nodb_scheduler.model import pending
@@ -146,15 +148,32 @@ def parked(
     )
 
 
-def begun(standing: pending.PendingRequest | None, holding: Holding) -> Step:
-    """Its holder has hosts for it, and will write to cells."""
+def begun(
+    standing: pending.PendingRequest | None, holding: Holding, kept: Collection[str] = ()
+) -> Step:
+    """Its holder has hosts for it, and will write to cells.
+
+    :param kept: servers that stand in a cell and go on from there; others are made anew
+    """
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
     if standing.state is _BUILDING:
         return standing
     if standing.state is not _SCHEDULING:
         return Superseded(standing)
-    return attrs.evolve(standing, state=_BUILDING, hold=None)
+    mapped = tuple(server for server in standing.mapped if server in kept)
+    return attrs.evolve(standing, state=_BUILDING, hold=None, mapped=mapped)
+
+
+def mapped(standing: pending.PendingRequest | None, holding: Holding, server: str) -> Step:
+    """Its holder has mapped a server to its cell, then found its build request, to be deleted."""
+    if standing is None or not holding.is_of(standing) or standing.state is not _BUILDING:
+        return Superseded(standing)
+    if server in standing.mapped:
+        return standing
+    if server not in standing.servers:
+        return Superseded(standing)
+    return attrs.evolve(standing, mapped=(*standing.mapped, server))
 
 
 def sent(

@@ -3,7 +3,8 @@
 
 A server that its user deleted while it waited has no build request any more. The plugin in
 nova-api takes it out of its request at once; what that misses is found here, in two looks a
-minute apart, for a database that replicates may be behind.
+minute apart, for a database that replicates may be behind. Nor has one that a conductor wrote
+to a cell and did not send: its mapping answers for it.
 
 A record that cannot be read says nothing of its deadline, or nothing that is believed. Its
 server would wait for ever: so once its time has passed, by its own word or else by the age
@@ -60,6 +61,7 @@ class ReconcilerParts:
     :param holder: id of this worker, for the lease
     :param unreadable: keys of records that cannot be read, of the store's and others
     :param made_at: see :func:`.build_requests.made_at`; raises whatever a database does
+    :param in_cells: see :func:`.build_requests.in_cells`; likewise
     :param max_wait_seconds: the longest that anybody may wait
     :param clock: seconds by the back end's clock
     """
@@ -70,6 +72,7 @@ class ReconcilerParts:
     holder: str
     unreadable: Callable[[], Iterable[str]]
     made_at: MadeAt
+    in_cells: Callable[[Collection[str]], Collection[str]]
     max_wait_seconds: float
     meter: queue_metrics.QueueMetrics
     clock: Callable[[], float]
@@ -149,6 +152,9 @@ class QueueReconciler:
         servers = {server: each.key for each in waiting for server in each.servers}
         there = parts.made_at(servers)
         missing = frozenset(servers.keys() - there.keys())
+        mapped = missing.intersection(server for each in waiting for server in each.mapped)
+        if mapped:
+            missing = missing.difference(parts.in_cells(mapped))
         gone, self._missing = missing & self._missing, missing
         for server in sorted(gone):
             parts.ledger.drop_server(servers[server], server)

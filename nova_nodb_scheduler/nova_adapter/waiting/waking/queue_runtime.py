@@ -154,6 +154,7 @@ class QueueRuntime:
                 holder=identity,
                 unreadable=self._unreadable,
                 made_at=build_requests.made_at,
+                in_cells=build_requests.in_cells,
                 max_wait_seconds=options.max_wait_seconds,
                 meter=self.meter,
                 clock=clock,

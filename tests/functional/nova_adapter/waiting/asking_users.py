@@ -10,6 +10,8 @@ from unittest import mock
 
 import nova.conductor.rpcapi
 import nova.policy
+from nova import exception
+from nova.scheduler import rpcapi
 from nova.tests.functional.api import client
 
 from nova_nodb_scheduler import errors
@@ -136,6 +138,32 @@ class FromApiTest(waiting_cloud.WaitingCloud):
         self.grant(server)
         self.active(server)
         self.ended(server)
+
+    def test_one_for_which_the_queue_is_full_goes_to_a_conductor(self):
+        backlog = self.waiting_api._backlog
+        with mock.patch.object(backlog, "_most_per_project", 1):
+            queued = self.ask()[0]
+            self.assertEqual(1, self.record(queued).grant.attempt)
+            # Its scheduler, which is Nova's here, finds room for it.
+            self.active(self.ask()[0])
+        self.assertIs(State.WAITING, self.record(queued).state)
+        self.grant(queued)
+        self.active(queued)
+
+    def test_one_for_which_the_queue_and_the_cloud_are_full_ends_and_says_so(self):
+        full = exception.NoValidHost(reason=pending.QUEUE_FULL)
+        with (
+            mock.patch.object(self.waiting_api._backlog, "_most_per_project", 1),
+            mock.patch.object(
+                rpcapi.SchedulerAPI, "select_destinations", autospec=True, side_effect=full
+            ),
+        ):
+            queued = self.ask()[0]
+            refused = self.ask()[0]
+            self.comes_to(refused, "ERROR")
+        self.assertIn(pending.QUEUE_FULL, self.fault(refused))
+        self.ended(refused)
+        self.assertIs(State.WAITING, self.record(queued).state)
 
     def test_who_does_not_wait_goes_to_a_conductor(self):
         self.active(self.ask(wait_seconds=None)[0])

@@ -16,8 +16,9 @@ from nova import objects
 from nova.compute import rpcapi as compute_rpcapi
 from nova.scheduler.client import report
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests
+from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests, unsent_servers
 
 State = pending.PendingState
 TASKS = nova.conductor.manager.ComputeTaskManager
@@ -113,6 +114,27 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
     def test_behind_the_mapping(self):
         self.assert_built_by_another(TASKS, "_map_instance_to_cell", behind=True)
 
+    def test_before_the_word_of_the_mapping(self):
+        self.assert_built_by_another(self.waiting._ledger, "mapped")
+
+    def test_behind_the_word_of_the_mapping(self):
+        self.assert_built_by_another(self.waiting._ledger, "mapped", behind=True)
+
+    def test_behind_the_build_requests_deletion(self):
+        self.assert_built_by_another(TASKS, "_delete_build_request", behind=True)
+        self.assertEqual(1, self.waiting.counts["sent_on"])
+
+    def test_before_the_word_of_the_sending(self):
+        self.assert_built_by_another(self.waiting._ledger, "sent")
+
+    def test_a_second_one_that_sends_on(self):
+        server = self.ask_of_a_dying_one(TASKS, "_delete_build_request", behind=True)[0]
+        with self.dying(self.waiting._ledger, "sent") as died:
+            self.take_over(server)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.take_over(server)
+        self.assert_built_once(server)
+
     def test_before_the_parking(self):
         first, _second = self.fill()
         self.sent.clear()
@@ -147,6 +169,109 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.take_over(server)
         self.assert_built_once(server)
 
+    # -- whose build request is gone -------------------------------------------------------
+
+    def left_unsent(self, servers=1):
+        return self.ask_of_a_dying_one(TASKS, "_delete_build_request", behind=True, servers=servers)
+
+    def test_of_several_servers_one_is_sent_on_and_the_others_are_placed_anew(self):
+        servers = self.left_unsent(servers=2)
+        self.take_over(servers[0])
+        self.assert_built_once(*servers)
+        self.assertEqual(1, self.waiting.counts["sent_on"])
+
+    def test_one_whose_room_is_taken_meanwhile_waits_in_its_cell(self):
+        server = self.left_unsent()[0]
+        self.make_room_of_allocations(server)
+        first, _second = self.fill()
+        self.sent.clear()
+        self.take_over(server)
+        self.waits(server)
+        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
+        self.assertEqual({}, self.allocations(server))
+        self.make_room(first)
+        self.grant(server)
+        self.assert_built_once(server)
+
+    def make_room_of_allocations(self, server):
+        report.report_client_singleton().delete_allocation_for_instance(
+            self.context, server, force=True
+        )
+
+    def test_one_that_its_user_deleted_is_not_sent_on(self):
+        server = self.left_unsent()[0]
+        self.admin_api.delete_server(server)
+        self.take_over(server)
+        self.ended(server)
+        self.assertEqual(([], {}), (self.sent, self.allocations(server)))
+        self.assertNotIn(server, self.ids())
+
+    def test_one_that_its_user_deletes_while_hosts_are_found_is_not_sent_on(self):
+        server = self.left_unsent()[0]
+        with self.sleeping(TASKS, "_schedule_instances", behind=True) as asleep:
+            self.take_over(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.admin_api.delete_server(server)
+        self.ended(server)
+        self.assertEqual(([], {}), (self.sent, self.allocations(server)))
+
+    def test_one_that_its_user_deletes_before_its_word_is_given_is_not_sent_on(self):
+        # The API saw no mapping yet, and has told its user that nothing is left.
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell", behind=True)[0]
+        objects.BuildRequest.get_by_instance_uuid(self.context, server).destroy()
+        self.take_over(server)
+        self.assert_fails(server, "ended before it could be sent")
+
+    def test_one_with_accelerators_is_not_sent_on(self):
+        server = self.left_unsent()[0]
+        with mock.patch.object(
+            unsent_servers, "_has_accelerators", autospec=True, return_value=True
+        ):
+            self.take_over(server)
+            self.assert_fails(server, "ended before it could be sent")
+
+    def test_one_whose_time_is_over_ends_in_its_cell_and_says_so(self):
+        server = self.left_unsent()[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        self.grant(server, pending.Purpose.EXPIRE)
+        self.assert_fails(server, "waited")
+
+    def test_one_that_slept_behind_the_build_requests_deletion_sends_nothing(self):
+        self.assert_overtaken(TASKS, "_delete_build_request", behind=True)
+
+    def test_one_that_slept_before_the_word_of_the_mapping_deletes_nothing(self):
+        self.assert_overtaken(self.waiting._ledger, "mapped")
+
+    def test_one_that_slept_behind_the_word_of_the_mapping_takes_nothing_away(self):
+        # It finds no build request, as if the user had deleted the server.
+        self.assert_overtaken(self.waiting._ledger, "mapped", behind=True)
+
+    def test_two_that_send_on_send_once(self):
+        server = self.left_unsent()[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(self.waiting, "begin", behind=True) as asleep,
+        ):
+            self.grant(server)
+            self.assert_built_behind(asleep, server)
+        self.assert_has_done_nothing(server)
+
+    def test_a_lost_answer_to_the_word_of_the_mapping_does_not_matter(self):
+        say, lost = self.waiting._ledger.mapped, []
+
+        def mapped(holding, server):
+            step = say(holding, server)
+            if not lost:
+                lost.append(server)
+                raise errors.BackendUnavailable("sqlalchemy", "the test says so")
+            return step
+
+        with mock.patch.object(self.waiting._ledger, "mapped", mapped):
+            server = self.ask()[0]
+            self.assert_built_once(server)
+        self.assertEqual([server], lost)
+
     # -- where nobody can go on -----------------------------------------------------------
 
     def assert_fails(self, server, text):
@@ -156,11 +281,6 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.assertEqual([], self.sent)
         self.assertEqual({}, self.allocations(server))
         self.admin_api.delete_server(server)
-
-    def test_behind_the_build_requests_deletion(self):
-        server = self.ask_of_a_dying_one(TASKS, "_delete_build_request", behind=True)[0]
-        self.take_over(server)
-        self.assert_fails(server, "ended before it could be sent")
 
     def test_between_the_word_of_the_sending_and_the_sending(self):
         server = self.ask_of_a_dying_one(self.waiting._ledger, "sent", behind=True)[0]

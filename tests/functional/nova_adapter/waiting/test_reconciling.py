@@ -74,6 +74,35 @@ class ReconcilingTest(queue_cloud.QueueCase):
         self.look(1)
         self.assertEqual([key], self.waiting())
 
+    def test_one_that_stands_mapped_in_a_cell_goes_on_waiting_until_it_is_deleted_there(self):
+        key, builds = self.waits()
+        cell = objects.CellMapping(
+            self.admin,
+            uuid=str(uuid.uuid4()),
+            name="far",
+            transport_url="none://",
+            database_connection="sqlite://",
+        )
+        cell.create()
+        mapping = objects.InstanceMapping(
+            self.admin, instance_uuid=key, project_id="project", cell_mapping=cell
+        )
+        mapping.queued_for_delete = False
+        mapping.create()
+        builds[key].destroy()
+        name = pending_ledger.record_key(key)
+        record = self.synchronizer.read([name])[name]
+        standing = attrs.evolve(self.request(key), mapped=(key,))
+        text = codec.encode(standing.to_state(), PENDING.schema, record=str(name))
+        self.synchronizer.write([records.Write(name, record.revision, text)])
+        self.follow()
+        self.look()
+        self.assertEqual((key,), self.request(key).servers)
+        mapping.queued_for_delete = True
+        mapping.save()
+        self.look()
+        self.assertIsNone(self.request(key))
+
     def break_record(self, key, payload=None, **changes):
         """Leave a record that is none of a request, or with some fields that are not."""
         name = pending_ledger.record_key(key)

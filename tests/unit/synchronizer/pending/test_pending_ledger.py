@@ -136,6 +136,43 @@ class StepsTest(LedgerCase):
     def test_a_server_of_another_request_is_not_sent(self):
         self.assert_superseded(self.ledger.sent(self.building(), "c"))
 
+    def test_who_has_it_in_hand_says_what_is_mapped_and_an_attempt_that_makes_it_anew_unsays_it(
+        self,
+    ):
+        holding = self.building()
+        self.assertEqual(("b",), self.ledger.mapped(holding, "b").mapped)
+        self.assertEqual(("b", "a"), self.ledger.mapped(holding, "a").mapped)
+        # Once more, as behind an answer that was lost.
+        self.assertEqual(("b", "a"), self.ledger.mapped(holding, "b").mapped)
+        self.now += made_requests.LEASE_SECONDS
+        self.ledger.grant("a", 1, "scheduler")
+        taken = self.ledger.take("a", 2, "two")
+        self.assertEqual(("b", "a"), taken.mapped)
+        second = pending_rules.holding_of(taken)
+        self.assertEqual(("a",), self.ledger.begin(second, kept=("a",)).mapped)
+        self.assertEqual(("a",), self.ledger.read("a").mapped)
+        self.assert_superseded(self.ledger.mapped(holding, "b"))
+
+    def test_what_is_mapped_is_not_forgotten_while_it_waits(self):
+        holding = self.building()
+        self.ledger.mapped(holding, "a")
+        self.now += made_requests.LEASE_SECONDS
+        self.ledger.grant("a", 1, "scheduler")
+        second = pending_rules.holding_of(self.ledger.take("a", 2, "two"))
+        self.assertEqual(("a",), self.ledger.park(second, "no room", 0.0).mapped)
+
+    def test_nothing_is_called_mapped_before_the_beginning_nor_of_another_request(self):
+        self.assert_superseded(self.ledger.mapped(self.create(), "a"))
+        self.assert_superseded(self.ledger.mapped(self.building(key="c", servers=("c",)), "a"))
+
+    def test_an_unsaid_word_leaves_nothing_in_the_record(self):
+        holding = self.building()
+        self.ledger.mapped(holding, "a")
+        self.now += made_requests.LEASE_SECONDS
+        self.ledger.grant("a", 1, "scheduler")
+        self.ledger.begin(pending_rules.holding_of(self.ledger.take("a", 2, "two")))
+        self.assertEqual((), self.ledger.read("a").mapped)
+
     def test_nothing_is_sent_before_the_beginning(self):
         self.assert_superseded(self.ledger.sent(self.create(), "a"))
 
