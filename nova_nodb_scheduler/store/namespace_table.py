@@ -70,7 +70,7 @@ class NamespaceContents:
         #: Whether a record came or went, or a value in a steady column changed, since
         #: somebody put this to False.
         self.stirred = True
-        self.rows = record_index.Rows(self._make_chunk)
+        self.rows = record_index.Rows(self._make_chunk, uuid_keys=self._namespace.uuid_keys)
         self.vocabularies = {
             position: texts.setdefault(column.path, vocabulary.Vocabulary())
             if column.kind is namespaces.Kind.CATEGORY
@@ -89,6 +89,7 @@ class NamespaceContents:
             with_index_values=bool(self._layout.by_text),
             marked=self._layout.marked,
             without=self._layout.unpacked,
+            key_packing=self.rows.key_packing,
         )
 
     @property
@@ -261,8 +262,15 @@ class NamespaceTable:
         return self._contents.kept_key(key)
 
     def share_keys(self, kin: Iterable[NamespaceTable]) -> None:
-        """Keep one text of a key that other tables hold as well."""
-        self._kin = tuple(each.key for each in kin if each is not self)
+        """Keep one text of a key that other tables hold as well.
+
+        Tables of uuids have no texts to share.
+        """
+        if self._namespace.uuid_keys:
+            return
+        self._kin = tuple(
+            each.key for each in kin if each is not self and not each._namespace.uuid_keys
+        )
 
     @property
     def bytes_copied(self) -> int:

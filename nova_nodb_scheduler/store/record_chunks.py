@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import column_layout
+from nova_nodb_scheduler.store import column_layout, key_rows
 
 #: A payload by itself, packed or not, or (bundle of several, place in it). A
 #: place is below 256.
@@ -183,13 +183,18 @@ class Chunk:
         with_index_values: bool = False,
         marked: Iterable[int] = (),
         without: Container[int] = (),
+        key_packing: key_rows.KeyPacking | None = None,
     ) -> None:
         self.generation = generation
         self.live_count = 0
         self.live: npt.NDArray[np.bool_] = np.zeros(CHUNK_ROWS, np.bool_)
         self.revisions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
         self.versions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
-        self.keys: list[str | None] = [None] * CHUNK_ROWS
+        self.keys: key_rows.ChunkKeys = (
+            [None] * CHUNK_ROWS
+            if key_packing is None
+            else key_rows.PackedKeys(CHUNK_ROWS, key_packing)
+        )
         #: As the packing keeps them; of a bundle the place stands in ``places``.
         self.payloads: list[Any] = [b""] * CHUNK_ROWS
         self.places: npt.NDArray[np.uint8] = np.zeros(CHUNK_ROWS, np.uint8)
@@ -236,7 +241,12 @@ class Chunk:
             + self.revisions.nbytes
             + self.versions.nbytes
             + self.places.nbytes
-            + (2 * CHUNK_ROWS + len(self.digests) + len(self.index_values)) * _POINTER_BYTES
+            + (
+                self.keys.nbytes
+                if isinstance(self.keys, key_rows.PackedKeys)
+                else len(self.keys) * _POINTER_BYTES
+            )
+            + (CHUNK_ROWS + len(self.digests) + len(self.index_values)) * _POINTER_BYTES
             + sum(flags.nbytes for flags in self.absent.values())
             + sum(array.nbytes for array in self.arrays)
         )
@@ -250,9 +260,9 @@ class Chunk:
 
     def enter(self, offsets: Sequence[int], keys: Sequence[str], kept: Sequence[Kept]) -> None:
         """Set rows' keys and payloads; a row that has a key keeps its text."""
-        own, payloads = self.keys, self.payloads
+        own, payloads, is_live = self.keys, self.payloads, self.live.item
         for offset, key, each in zip(offsets, keys, kept, strict=True):
-            if own[offset] is None:
+            if not is_live(offset):
                 own[offset] = key
                 self.live_count += 1
             if type(each) is bytes:
