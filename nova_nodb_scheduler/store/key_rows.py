@@ -67,6 +67,8 @@ _MOST_SUFFIXES = 255
 #: At 2,000,000 keys a bucket holds 60 and is copied for each of them; at 200,000 the
 #: object and its place in the map cost 20 bytes a key.
 _BUCKETS = 2**15
+#: More than a page has.
+_MOST_RECENT = 2048
 
 
 def _uuid_text(found: bytes) -> str:
@@ -81,17 +83,22 @@ class KeyPacking:
     suffix when it was entered entered it, or is kept as text for good.
     """
 
-    __slots__ = ("_codes", "_suffixes")
+    __slots__ = ("_codes", "_recent", "_suffixes")
 
     def __init__(self) -> None:
+        #: Whoever takes a page in asks five times for each of its keys. What is packed
+        #: stays true: what is not may be packed later.
+        self._recent: dict[str, bytes] = {}
         self._codes: dict[str, int] = {}
         self._suffixes: list[str] = [""]
 
     def enter(self, key: str) -> bytes | None:
         """Return a key packed, with a code for a new suffix; None where it stays a text."""
+        found = self.packed(key)
+        if found is not None or len(self._codes) >= _MOST_SUFFIXES:
+            return found
         suffix = key[_UUID_CHARACTERS:]
-        found = None if suffix in self._codes else _uuid_bytes(key[:_UUID_CHARACTERS])
-        if found is not None and len(self._codes) < _MOST_SUFFIXES:
+        if suffix not in self._codes and _uuid_bytes(key[:_UUID_CHARACTERS]) is not None:
             # The text first: a reader that finds the code finds the text.
             self._suffixes.append(suffix)
             self._codes[suffix] = len(self._suffixes) - 1
@@ -99,9 +106,17 @@ class KeyPacking:
 
     def packed(self, key: str) -> bytes | None:
         """Return a key packed; None where it is, or would be, kept as text."""
+        recent = self._recent.get(key)
+        if recent is not None:
+            return recent
         code = self._codes.get(key[_UUID_CHARACTERS:])
         found = None if code is None else _uuid_bytes(key[:_UUID_CHARACTERS])
-        return None if code is None or found is None else found + code.to_bytes(1, "little")
+        if code is None or found is None:
+            return None
+        if len(self._recent) >= _MOST_RECENT:
+            self._recent = {}
+        recent = self._recent[key] = found + code.to_bytes(1, "little")
+        return recent
 
     def text(self, packed: bytes) -> str:
         """Return the key that was packed."""
@@ -135,9 +150,13 @@ def _place(bucket: bytes, key: bytes) -> int:
 
 
 def _row_in(bucket: bytes | None, key: bytes) -> int | None:
-    at = -1 if bucket is None else _place(bucket, key)
+    at = -1 if bucket is None else bucket.find(key)
     if bucket is None or at < 0:
-        return None
+        return None  # nearly always, of a key that is new
+    if at % _ENTRY_BYTES:
+        at = _place(bucket, key)
+        if at < 0:
+            return None
     return int.from_bytes(bucket[at + _KEY_BYTES : at + _ENTRY_BYTES], "little")
 
 
@@ -173,7 +192,7 @@ class PackedRows:
         found = self._packing.packed(key)
         if found is None:
             return self._others.get(key)
-        return _row_in(self._buckets.get(_bucket_of(found)), found)
+        return _row_in(self._buckets.get(hash(found) % _BUCKETS), found)
 
 
 class PackedRowsMutation:
@@ -201,7 +220,7 @@ class PackedRowsMutation:
         found = self.packing.packed(key)
         if found is None:
             return self._others.open().get(key)
-        return _row_in(self._buckets.open().get(_bucket_of(found)), found)
+        return _row_in(self._buckets.open().get(hash(found) % _BUCKETS), found)
 
     def __setitem__(self, key: str, row: int) -> None:
         """Enter a key that has no row.

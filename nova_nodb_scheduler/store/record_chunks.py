@@ -136,6 +136,7 @@ def _alone(kept: Kept) -> bytes:
 #: columns), large enough that NumPy's cost per call disappears.
 CHUNK_ROWS = 256
 
+#: What readers get.
 DTYPES: dict[namespaces.Kind, npt.DTypeLike] = {
     namespaces.Kind.INT: np.int64,
     namespaces.Kind.FLOAT: np.float64,
@@ -144,7 +145,30 @@ DTYPES: dict[namespaces.Kind, npt.DTypeLike] = {
     namespaces.Kind.BITS: np.uint64,
 }
 
+#: What chunks begin with, and keep until a greater number comes.
+_NARROW = {namespaces.Kind.INT, namespaces.Kind.CATEGORY}
+
+Numbers = npt.NDArray[np.signedinteger[Any]]
+
 _POINTER_BYTES = 8
+
+
+def bytes_needed(numbers: Numbers) -> int:
+    """Return how many bytes each of some numbers takes, in two's complement: 1, 2, 4 or 8.
+
+    :param numbers: shape (n,), n > 0
+    """
+    least = most = numbers.item(0)
+    if len(numbers) > 1:
+        least, most = numbers.min().item(), numbers.max().item()
+    # -128 takes no more bits than 127.
+    bits = max(most, ~least).bit_length()
+    return 1 if bits < 8 else 2 if bits < 16 else 4 if bits < 32 else 8
+
+
+def _wide(numbers: Numbers, width: int) -> Numbers:
+    """Return numbers in so many bytes each at least; the same array where they are."""
+    return numbers if numbers.itemsize >= width else numbers.astype(f"i{width}")
 
 
 class Chunk:
@@ -152,7 +176,9 @@ class Chunk:
 
     ``arrays`` stand in the order of the declared columns: shape
     ``(CHUNK_ROWS,)``, for BITS ``(CHUNK_ROWS, words)``; empty of columns that are read
-    from digests. ``absent`` says by
+    from digests. Whole numbers and codes, revisions and versions stand in as few bytes as
+    those of this chunk have needed: who reads several chunks widens them to
+    :data:`DTYPES`. ``absent`` says by
     position of a column which rows hold its default because their state lacks
     it; kept of those columns alone where it makes a difference. ``digests`` and
     ``index_values`` are empty where the namespace needs none.
@@ -188,8 +214,8 @@ class Chunk:
         self.generation = generation
         self.live_count = 0
         self.live: npt.NDArray[np.bool_] = np.zeros(CHUNK_ROWS, np.bool_)
-        self.revisions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
-        self.versions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
+        self.revisions: Numbers = np.zeros(CHUNK_ROWS, np.int8)
+        self.versions: Numbers = np.zeros(CHUNK_ROWS, np.int8)
         self.keys: key_rows.ChunkKeys = (
             [None] * CHUNK_ROWS
             if key_packing is None
@@ -210,7 +236,7 @@ class Chunk:
                 else 0
                 if position in without
                 else CHUNK_ROWS,
-                DTYPES[column.kind],
+                np.int8 if column.kind in _NARROW else DTYPES[column.kind],
             )
             for position, column in enumerate(columns)
         ]
@@ -279,6 +305,26 @@ class Chunk:
         self.payloads[offset] = b""
         if self.digests:
             self.digests[offset] = None
+
+    def write_numbers(self, position: int, here: Any, numbers: Any, width: int) -> None:
+        """Write whole numbers or codes into a column, wider from now on where they need it.
+
+        :param here: offsets of rows, as an index
+        :param width: as :func:`bytes_needed` of the numbers says
+        """
+        former = self.arrays[position]
+        self.arrays[position] = array = _wide(former, width)
+        array[here] = numbers
+        self.size_bytes += array.nbytes - former.nbytes
+
+    def write_age(self, here: Any, revisions: Any, versions: Any, widths: tuple[int, int]) -> None:
+        """Write the revisions and versions of rows, as :meth:`write_numbers` writes numbers."""
+        before = self.revisions.nbytes + self.versions.nbytes
+        self.revisions = _wide(self.revisions, widths[0])
+        self.versions = _wide(self.versions, widths[1])
+        self.revisions[here] = revisions
+        self.versions[here] = versions
+        self.size_bytes += self.revisions.nbytes + self.versions.nbytes - before
 
     def write_bits(self, position: int, offset: int, bits: int, words: int) -> int:
         """Write a set of codes, given as one number, into a BITS column.

@@ -206,7 +206,7 @@ class NamespaceView:
 
     def newest(self, most: int) -> list[StoredRecord]:
         """Return some records that were written last."""
-        parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]] = []
+        parts: list[tuple[record_chunks.Numbers, npt.NDArray[np.int64], int]] = []
         for number in sorted(self._chunks):
             chunk = self._chunks[number]
             offsets = chunk.live.nonzero()[0]

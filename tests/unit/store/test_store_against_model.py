@@ -38,10 +38,14 @@ BACKENDS = ["lvm", "ceph", "nfs", None]
 ZONES = [1, 2, None]
 TAGS = st.lists(st.integers(0, 140).map("t{}".format), max_size=5)
 
+#: At each bound of a column's width, and anywhere.
+BOUNDS = [sign * 2**bits + by for bits in (7, 15, 31) for sign in (-1, 1) for by in (-1, 0, 1)]
+NUMBERS = st.sampled_from([*BOUNDS, -(2**63), 2**63 - 1]) | st.integers(-(2**63), 2**63 - 1)
+
 STATES = st.fixed_dictionaries(
     {},
     optional={
-        "pool": st.fixed_dictionaries({"free_gb": st.integers(-(2**63), 2**63 - 1) | st.none()}),
+        "pool": st.fixed_dictionaries({"free_gb": NUMBERS | st.none()}),
         "ratio": st.floats() | st.none(),
         "thin": st.booleans() | st.none(),
         "backend": st.sampled_from(BACKENDS),
