@@ -122,6 +122,10 @@ class Namespace:
         these fields hold what the columns would
     :param digest_form: how digests are kept outside of a process; without it records that
         have one are decoded again
+    :param uuid_keys: keys begin with uuids, and what follows is one of few texts, as in
+        ``<uuid>@<cell>``. There are so many that a store keeps 17 bytes for each and makes
+        their texts when it is asked for them; another key is kept as it is. Not for keys that
+        are read all at once, or stand in an index that no column holds
     :param followed: False where nobody decides by its records: feeds pass them by, and no
         store has a table for them
     """
@@ -134,6 +138,7 @@ class Namespace:
     digest: Digest | None = None
     digest_row: np.dtype[Any] | None = None
     digest_form: DigestForm | None = None
+    uuid_keys: bool = False
     followed: bool = True
 
 

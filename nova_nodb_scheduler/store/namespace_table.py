@@ -27,6 +27,9 @@ from nova_nodb_scheduler.store import (
     vocabulary,
 )
 
+#: Where the widths of these stand, beside those of columns.
+_REVISIONS, _VERSIONS = -1, -2
+
 #: Vocabularies by path: columns of one path, of any namespace, share theirs.
 Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
 
@@ -64,13 +67,20 @@ class NamespaceContents:
         self._layout = row_layout
         self._namespace = row_layout.namespace
         self._kinds = tuple(column.kind for column in self._namespace.columns)
+        #: Columns of whole numbers and codes.
+        self._whole = tuple(
+            position
+            for position, kind in enumerate(self._kinds)
+            if kind in (namespaces.Kind.INT, namespaces.Kind.CATEGORY)
+            and position not in row_layout.unpacked
+        )
         self._steady = tuple(
             position for position, column in enumerate(self._namespace.columns) if column.steady
         )
         #: Whether a record came or went, or a value in a steady column changed, since
         #: somebody put this to False.
         self.stirred = True
-        self.rows = record_index.Rows(self._make_chunk)
+        self.rows = record_index.Rows(self._make_chunk, uuid_keys=self._namespace.uuid_keys)
         self.vocabularies = {
             position: texts.setdefault(column.path, vocabulary.Vocabulary())
             if column.kind is namespaces.Kind.CATEGORY
@@ -89,6 +99,7 @@ class NamespaceContents:
             with_index_values=bool(self._layout.by_text),
             marked=self._layout.marked,
             without=self._layout.unpacked,
+            key_packing=self.rows.key_packing,
         )
 
     @property
@@ -118,9 +129,9 @@ class NamespaceContents:
         """
         rows_here, keys = self.rows.of(taken.keys, kin)
         page, digests = taken.page, taken.digests
-        revisions, versions = taken.revisions, taken.versions
         numbers = [row // record_chunks.CHUNK_ROWS for row in rows_here]
         kept = kept_in(numbers)
+        widths = self._widths(taken)
         by_chunk: dict[int, list[int]] = {}
         for at, number in enumerate(numbers):
             by_chunk.setdefault(number, []).append(at)
@@ -130,7 +141,7 @@ class NamespaceContents:
             self.indexes.lead(chunk, offsets, places, number * record_chunks.CHUNK_ROWS, page)
             if self._steady and not self.stirred:
                 self.stirred = self._stirs(chunk, offsets, places, page)
-            self._write(chunk, offsets, places, page, revisions, versions)
+            self._write(chunk, offsets, places, taken, widths)
             if page.index_values:
                 for offset, at in zip(offsets, places, strict=True):
                     self.indexes.index(chunk, offset, keys[at], page.index_values[at])
@@ -168,21 +179,33 @@ class NamespaceContents:
         chunk: record_chunks.Chunk,
         offsets: Sequence[int],
         places: Sequence[int],
-        page: column_layout.StatePage,
-        revisions: npt.NDArray[np.int64],
-        versions: npt.NDArray[np.int64],
+        taken: TakenRows,
+        widths: Mapping[int, int],
     ) -> None:
         here, there = _index(offsets), _index(places)
-        chunk.revisions[here] = revisions[there]
-        chunk.versions[here] = versions[there]
+        page = taken.page
+        age = (widths[_REVISIONS], widths[_VERSIONS])
+        chunk.write_age(here, taken.revisions[there], taken.versions[there], age)
         for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True)):
             if kind is namespaces.Kind.BITS:
                 for offset, at in zip(offsets, places, strict=True):
                     self._put_bits(chunk, offset, position, values[at])
+            elif position in widths:
+                chunk.write_numbers(position, here, values[there], widths[position])
             elif values is not None:
                 chunk.arrays[position][here] = values[there]
         for column, flags in page.absent.items():
             chunk.absent[column][here] = flags[there]
+
+    def _widths(self, taken: TakenRows) -> dict[int, int]:
+        """Return how many bytes numbers and codes need, by position of their column."""
+        needed = {
+            position: record_chunks.bytes_needed(taken.page.cells[position])
+            for position in self._whole
+        }
+        needed[_REVISIONS] = record_chunks.bytes_needed(taken.revisions)
+        needed[_VERSIONS] = record_chunks.bytes_needed(taken.versions)
+        return needed
 
     def _put_bits(
         self, chunk: record_chunks.Chunk, offset: int, position: int, texts: tuple[str, ...]
@@ -261,8 +284,15 @@ class NamespaceTable:
         return self._contents.kept_key(key)
 
     def share_keys(self, kin: Iterable[NamespaceTable]) -> None:
-        """Keep one text of a key that other tables hold as well."""
-        self._kin = tuple(each.key for each in kin if each is not self)
+        """Keep one text of a key that other tables hold as well.
+
+        Tables of uuids have no texts to share.
+        """
+        if self._namespace.uuid_keys:
+            return
+        self._kin = tuple(
+            each.key for each in kin if each is not self and not each._namespace.uuid_keys
+        )
 
     @property
     def bytes_copied(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import column_layout
+from nova_nodb_scheduler.store import column_layout, key_rows
 
 #: A payload by itself, packed or not, or (bundle of several, place in it). A
 #: place is below 256.
@@ -136,6 +136,7 @@ def _alone(kept: Kept) -> bytes:
 #: columns), large enough that NumPy's cost per call disappears.
 CHUNK_ROWS = 256
 
+#: What readers get.
 DTYPES: dict[namespaces.Kind, npt.DTypeLike] = {
     namespaces.Kind.INT: np.int64,
     namespaces.Kind.FLOAT: np.float64,
@@ -144,7 +145,30 @@ DTYPES: dict[namespaces.Kind, npt.DTypeLike] = {
     namespaces.Kind.BITS: np.uint64,
 }
 
+#: What chunks begin with, and keep until a greater number comes.
+_NARROW = {namespaces.Kind.INT, namespaces.Kind.CATEGORY}
+
+Numbers = npt.NDArray[np.signedinteger[Any]]
+
 _POINTER_BYTES = 8
+
+
+def bytes_needed(numbers: Numbers) -> int:
+    """Return how many bytes each of some numbers takes, in two's complement: 1, 2, 4 or 8.
+
+    :param numbers: shape (n,), n > 0
+    """
+    least = most = numbers.item(0)
+    if len(numbers) > 1:
+        least, most = numbers.min().item(), numbers.max().item()
+    # -128 takes no more bits than 127.
+    bits = max(most, ~least).bit_length()
+    return 1 if bits < 8 else 2 if bits < 16 else 4 if bits < 32 else 8
+
+
+def _wide(numbers: Numbers, width: int) -> Numbers:
+    """Return numbers in so many bytes each at least; the same array where they are."""
+    return numbers if numbers.itemsize >= width else numbers.astype(f"i{width}")
 
 
 class Chunk:
@@ -152,7 +176,9 @@ class Chunk:
 
     ``arrays`` stand in the order of the declared columns: shape
     ``(CHUNK_ROWS,)``, for BITS ``(CHUNK_ROWS, words)``; empty of columns that are read
-    from digests. ``absent`` says by
+    from digests. Whole numbers and codes, revisions and versions stand in as few bytes as
+    those of this chunk have needed: who reads several chunks widens them to
+    :data:`DTYPES`. ``absent`` says by
     position of a column which rows hold its default because their state lacks
     it; kept of those columns alone where it makes a difference. ``digests`` and
     ``index_values`` are empty where the namespace needs none.
@@ -183,13 +209,18 @@ class Chunk:
         with_index_values: bool = False,
         marked: Iterable[int] = (),
         without: Container[int] = (),
+        key_packing: key_rows.KeyPacking | None = None,
     ) -> None:
         self.generation = generation
         self.live_count = 0
         self.live: npt.NDArray[np.bool_] = np.zeros(CHUNK_ROWS, np.bool_)
-        self.revisions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
-        self.versions: npt.NDArray[np.int64] = np.zeros(CHUNK_ROWS, np.int64)
-        self.keys: list[str | None] = [None] * CHUNK_ROWS
+        self.revisions: Numbers = np.zeros(CHUNK_ROWS, np.int8)
+        self.versions: Numbers = np.zeros(CHUNK_ROWS, np.int8)
+        self.keys: key_rows.ChunkKeys = (
+            [None] * CHUNK_ROWS
+            if key_packing is None
+            else key_rows.PackedKeys(CHUNK_ROWS, key_packing)
+        )
         #: As the packing keeps them; of a bundle the place stands in ``places``.
         self.payloads: list[Any] = [b""] * CHUNK_ROWS
         self.places: npt.NDArray[np.uint8] = np.zeros(CHUNK_ROWS, np.uint8)
@@ -205,7 +236,7 @@ class Chunk:
                 else 0
                 if position in without
                 else CHUNK_ROWS,
-                DTYPES[column.kind],
+                np.int8 if column.kind in _NARROW else DTYPES[column.kind],
             )
             for position, column in enumerate(columns)
         ]
@@ -236,7 +267,12 @@ class Chunk:
             + self.revisions.nbytes
             + self.versions.nbytes
             + self.places.nbytes
-            + (2 * CHUNK_ROWS + len(self.digests) + len(self.index_values)) * _POINTER_BYTES
+            + (
+                self.keys.nbytes
+                if isinstance(self.keys, key_rows.PackedKeys)
+                else len(self.keys) * _POINTER_BYTES
+            )
+            + (CHUNK_ROWS + len(self.digests) + len(self.index_values)) * _POINTER_BYTES
             + sum(flags.nbytes for flags in self.absent.values())
             + sum(array.nbytes for array in self.arrays)
         )
@@ -250,9 +286,9 @@ class Chunk:
 
     def enter(self, offsets: Sequence[int], keys: Sequence[str], kept: Sequence[Kept]) -> None:
         """Set rows' keys and payloads; a row that has a key keeps its text."""
-        own, payloads = self.keys, self.payloads
+        own, payloads, is_live = self.keys, self.payloads, self.live.item
         for offset, key, each in zip(offsets, keys, kept, strict=True):
-            if own[offset] is None:
+            if not is_live(offset):
                 own[offset] = key
                 self.live_count += 1
             if type(each) is bytes:
@@ -269,6 +305,26 @@ class Chunk:
         self.payloads[offset] = b""
         if self.digests:
             self.digests[offset] = None
+
+    def write_numbers(self, position: int, here: Any, numbers: Any, width: int) -> None:
+        """Write whole numbers or codes into a column, wider from now on where they need it.
+
+        :param here: offsets of rows, as an index
+        :param width: as :func:`bytes_needed` of the numbers says
+        """
+        former = self.arrays[position]
+        self.arrays[position] = array = _wide(former, width)
+        array[here] = numbers
+        self.size_bytes += array.nbytes - former.nbytes
+
+    def write_age(self, here: Any, revisions: Any, versions: Any, widths: tuple[int, int]) -> None:
+        """Write the revisions and versions of rows, as :meth:`write_numbers` writes numbers."""
+        before = self.revisions.nbytes + self.versions.nbytes
+        self.revisions = _wide(self.revisions, widths[0])
+        self.versions = _wide(self.versions, widths[1])
+        self.revisions[here] = revisions
+        self.versions[here] = versions
+        self.size_bytes += self.revisions.nbytes + self.versions.nbytes - before
 
     def write_bits(self, position: int, offset: int, bits: int, words: int) -> int:
         """Write a set of codes, given as one number, into a BITS column.

@@ -19,42 +19,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import immutables
 
-from nova_nodb_scheduler.store import column_layout, record_chunks, vocabulary
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Transient(Generic[K, V]):
-    """Alternates between a mutation, for the writer, and a Map, for snapshots.
-
-    Both turns cost O(1): a mutation writes in place to the nodes it made
-    itself and copies those a frozen map can see.
-    """
-
-    __slots__ = ("_map", "_mutation")
-
-    def __init__(self) -> None:
-        self._map: immutables.Map[K, V] = immutables.Map()
-        self._mutation: immutables.MapMutation[K, V] | None = None
-
-    def open(self) -> immutables.MapMutation[K, V]:
-        """Return what may be written to until the next :meth:`freeze`."""
-        if self._mutation is None:
-            self._mutation = self._map.mutate()
-        return self._mutation
-
-    def freeze(self) -> immutables.Map[K, V]:
-        """Return the present state, which nothing changes any more."""
-        if self._mutation is not None:
-            self._map = self._mutation.finish()
-            self._mutation = None
-        return self._map
-
+from nova_nodb_scheduler.store import column_layout, key_rows, record_chunks, vocabulary
 
 #: Returns the text that is kept of a key elsewhere; None for none.
 SameKey = Callable[[str], str | None]
@@ -64,24 +33,33 @@ class Rows:
     """The rows of one namespace in one epoch. Not thread-safe.
 
     :param make_chunk: returns an empty chunk of a generation
+    :param uuid_keys: keys are kept packed, not as texts
     """
 
-    def __init__(self, make_chunk: Callable[[int], record_chunks.Chunk]) -> None:
+    def __init__(
+        self, make_chunk: Callable[[int], record_chunks.Chunk], *, uuid_keys: bool = False
+    ) -> None:
         self._make_chunk = make_chunk
         #: Of the chunks that are written from now on.
         self._generation = 0
         #: Bytes copied since the start because a snapshot saw them.
         self.bytes_copied = 0
-        self._rows: Transient[str, int] = Transient()
-        self._chunks: Transient[int, record_chunks.Chunk] = Transient()
+        self._rows: key_rows.Transient[str, int] | key_rows.PackedRowsMutation = (
+            key_rows.PackedRowsMutation() if uuid_keys else key_rows.Transient()
+        )
+        self._chunks: key_rows.Transient[int, record_chunks.Chunk] = key_rows.Transient()
         self._row_count = 0
+        #: What packs keys; None where they are kept as texts.
+        self.key_packing = (
+            self._rows.packing if isinstance(self._rows, key_rows.PackedRowsMutation) else None
+        )
         #: A heap: the lowest free row is taken first.
         self._free: list[int] = []
 
     def __len__(self) -> int:
         return len(self._rows.open())
 
-    def by_key(self) -> immutables.MapMutation[str, int]:
+    def by_key(self) -> key_rows.KeyRowsMutation:
         """Return the rows of all keys; of use until the next :meth:`freeze`."""
         return self._rows.open()
 
@@ -153,7 +131,7 @@ class Rows:
         self._chunks.open()[number] = chunk
         return chunk
 
-    def freeze(self) -> tuple[immutables.Map[str, int], immutables.Map[int, record_chunks.Chunk]]:
+    def freeze(self) -> tuple[key_rows.KeyRows, immutables.Map[int, record_chunks.Chunk]]:
         """Return rows by key and chunks by number, which nothing changes any more."""
         self._generation += 1
         return self._rows.freeze(), self._chunks.freeze()
@@ -226,12 +204,12 @@ class IndexWriter:
         self._layout = row_layout
         self._vocabularies = vocabularies
         #: By leading column: code -> rows.
-        self._led: dict[int, Transient[int, Postings[int]]] = {
-            column: Transient() for column in row_layout.leading
+        self._led: dict[int, key_rows.Transient[int, Postings[int]]] = {
+            column: key_rows.Transient() for column in row_layout.leading
         }
         #: By index: texts -> keys.
-        self._texts: dict[int, Transient[Texts, Postings[str]]] = {
-            position: Transient() for position in row_layout.by_text
+        self._texts: dict[int, key_rows.Transient[Texts, Postings[str]]] = {
+            position: key_rows.Transient() for position in row_layout.by_text
         }
 
     def led(self) -> dict[int, Entries[int, int]]:
@@ -341,7 +319,7 @@ class IndexReader:
     def __init__(
         self,
         row_layout: column_layout.ColumnLayout,
-        rows: immutables.Map[str, int],
+        rows: key_rows.KeyRows,
         row_chunks: immutables.Map[int, record_chunks.Chunk],
         led: Mapping[int, Entries[int, int]],
         texts: Mapping[int, Entries[Texts, str]],
@@ -414,7 +392,7 @@ class IndexReader:
             here = chunk.live.copy()
             for column, code in codes:
                 here &= chunk.arrays[column] == code
-            found.extend(chunk.keys[offset] or "" for offset in here.nonzero()[0])
+            found.extend(chunk.keys[offset] or "" for offset in here.nonzero()[0].tolist())
         return self._looked_up.setdefault((position, texts), tuple(sorted(found)))
 
     def indexed(self, key: str, name: str) -> tuple[str, ...] | None:

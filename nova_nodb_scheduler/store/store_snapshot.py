@@ -21,6 +21,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.store import (
     column_layout,
+    key_rows,
     record_chunks,
     record_index,
     stored_pages,
@@ -73,7 +74,7 @@ class NamespaceView:
         version: int,
         epoch: int,
         steady_mark: object,
-        rows: immutables.Map[str, int],
+        rows: key_rows.KeyRows,
         row_chunks: immutables.Map[int, record_chunks.Chunk],
         indexes: record_index.IndexReader,
         vocabularies: Mapping[int, vocabulary.VocabularyView],
@@ -205,7 +206,7 @@ class NamespaceView:
 
     def newest(self, most: int) -> list[StoredRecord]:
         """Return some records that were written last."""
-        parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]] = []
+        parts: list[tuple[record_chunks.Numbers, npt.NDArray[np.int64], int]] = []
         for number in sorted(self._chunks):
             chunk = self._chunks[number]
             offsets = chunk.live.nonzero()[0]
@@ -386,14 +387,10 @@ def _keys_that_differ(
     if one is None or other is None:
         present = one or other
         return {key for key in present.keys if key is not None} if present else set()
-    differing: set[str | None] = set()
     changed = (one.live != other.live) | (one.revisions != other.revisions)
-    for offset in changed.nonzero()[0]:
-        differing |= {one.keys[offset], other.keys[offset]}
     # The same revision in the same row may now be another record's.
-    for mine, its in zip(one.keys, other.keys, strict=True):
-        if mine is not its and mine != its:
-            differing |= {mine, its}
+    offsets = key_rows.differing(one.keys, other.keys).union(changed.nonzero()[0].tolist())
+    differing = {chunk.keys[offset] for chunk in (one, other) for offset in offsets}
     return {key for key in differing if key is not None}
 
 

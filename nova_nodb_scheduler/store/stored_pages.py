@@ -194,8 +194,8 @@ class _Dump:
         alone = np.array([not self._is_bundle(chunk, at) for chunk, g in pairs for at in g])
         return StoredPage(
             keys=keys,
-            revisions=_gathered(pairs, lambda chunk: chunk.revisions),
-            versions=_gathered(pairs, lambda chunk: chunk.versions),
+            revisions=_gathered(pairs, lambda chunk: chunk.revisions).astype(np.int64),
+            versions=_gathered(pairs, lambda chunk: chunk.versions).astype(np.int64),
             held=dumps,
             owners=np.array(owners, np.int32),
             places=np.where(alone, 0, places).astype(np.uint8),
@@ -225,7 +225,7 @@ class _Dump:
                 texts = list(map(self._vocabularies[position].text, codes.tolist()))
                 columns[column.name] = TextColumn(places.reshape(-1).astype(np.int32), texts)
             else:
-                columns[column.name] = values
+                columns[column.name] = values.astype(record_chunks.DTYPES[column.kind], copy=False)
         return columns
 
     def _name(self, position: int) -> str:

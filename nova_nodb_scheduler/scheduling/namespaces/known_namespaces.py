@@ -147,6 +147,7 @@ INSTANCES = model.Namespace(
         _row("ephemeral_gb", _INT),
     ),
     indexes=(_CELL_HOST, _BY_CELL),
+    uuid_keys=True,
 )
 
 #: key: migration uuid; row: ``migrations``, while it is in progress

@@ -14,6 +14,8 @@ from nova_nodb_scheduler.store import record_chunks
 from tests.unit.store import store_samples
 
 CHANGED = 10
+#: So that the numbers of all hosts are equally wide.
+LEAST_FREE_GB = 2**16
 
 
 @functools.cache
@@ -23,7 +25,12 @@ def store_of(hosts):
         store_samples.change(
             f"host-{number}",
             1,
-            {"pool": {"free_gb": number}, "backend": f"b{number % 7}", "zone": number, "tags": []},
+            {
+                "pool": {"free_gb": LEAST_FREE_GB + number},
+                "backend": f"b{number % 7}",
+                "zone": number,
+                "tags": [],
+            },
         )
         for number in range(hosts)
     )
@@ -63,6 +70,7 @@ class TestBytesCopied(testtools.TestCase):
         chunk = record_chunks.Chunk(
             store_samples.POOLS.columns, 0, with_index_values=True, marked=(3,)
         )
+        chunk.write_numbers(0, 0, LEAST_FREE_GB, 4)
         chunk_bytes = chunk.size_bytes
 
         few, many = self.copied(10_000), self.copied(100_000)

@@ -5,7 +5,9 @@ import copy
 import functools
 import math
 import os
+import uuid
 
+import attrs
 import fixtures
 import numpy as np
 import testtools
@@ -18,15 +20,32 @@ from tests.unit.store import store_samples
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "75"))
 
-KEYS = st.sampled_from([f"k{number}" for number in range(14)])
+UUIDS = [str(uuid.UUID(bytes=bytes(16 * [byte]))) for byte in (0, 1, 17, 170)]
+#: As keys of servers are, in cells one more than have a code.
+IN_CELLS = [f"{UUIDS[at]}@c{cell}" for at, cell in ((0, 1), (1, 1), (1, 2), (2, 2), (3, 3), (3, 4))]
+#: Texts that a uuid's parser takes, and that are not what its own text would be.
+ODD = [
+    "k0",
+    "k1",
+    "Ä" * 36,
+    UUIDS[3].upper(),
+    UUIDS[2].replace("-", ""),
+    UUIDS[1].replace("-", "0"),
+]
+ODD += [f"{{{UUIDS[2]}}}", f"{UUIDS[2].upper()}@c1"]
+KEYS = st.sampled_from([*UUIDS, *IN_CELLS, *ODD])
 BACKENDS = ["lvm", "ceph", "nfs", None]
 ZONES = [1, 2, None]
 TAGS = st.lists(st.integers(0, 140).map("t{}".format), max_size=5)
 
+#: At each bound of a column's width, and anywhere.
+BOUNDS = [sign * 2**bits + by for bits in (7, 15, 31) for sign in (-1, 1) for by in (-1, 0, 1)]
+NUMBERS = st.sampled_from([*BOUNDS, -(2**63), 2**63 - 1]) | st.integers(-(2**63), 2**63 - 1)
+
 STATES = st.fixed_dictionaries(
     {},
     optional={
-        "pool": st.fixed_dictionaries({"free_gb": st.integers(-(2**63), 2**63 - 1) | st.none()}),
+        "pool": st.fixed_dictionaries({"free_gb": NUMBERS | st.none()}),
         "ratio": st.floats() | st.none(),
         "thin": st.booleans() | st.none(),
         "backend": st.sampled_from(BACKENDS),
@@ -111,9 +130,11 @@ def carried(state):
 
 
 class Histories(stateful.RuleBasedStateMachine):
+    declared = store_samples.POOLS
+
     def __init__(self):
         super().__init__()
-        self.store = store_samples.store(store_samples.POOLS)
+        self.store = store_samples.store(self.declared)
         self.model = Model()
         self.version = 0
         self.held = []  # (view, model then, bytes of the columns then or None)
@@ -235,13 +256,26 @@ class Histories(stateful.RuleBasedStateMachine):
             check(view, model)
 
 
+class HistoriesOfUuids(Histories):
+    declared = attrs.evolve(store_samples.POOLS, uuid_keys=True)
+
+
 class TestHistories(testtools.TestCase):
     def test_any_history_gives_what_dictionaries_give_and_held_snapshots_stay(self):
-        # Small chunks: 14 keys then fill and empty several of them.
+        self.run_histories(Histories)
+
+    def test_keys_that_are_kept_packed_are_to_callers_as_if_they_were_not(self):
+        # Few buckets: bytes of neighbours look like keys. Few codes: some cells have none.
+        for name, few in (("_BUCKETS", 2), ("_MOST_SUFFIXES", 4)):
+            self.useFixture(fixtures.MonkeyPatch(f"nova_nodb_scheduler.store.key_rows.{name}", few))
+        self.run_histories(HistoriesOfUuids)
+
+    def run_histories(self, machine):
+        # Small chunks: the keys then fill and empty several of them.
         self.useFixture(
             fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_chunks.CHUNK_ROWS", 4)
         )
-        run = functools.partial(stateful.run_state_machine_as_test, Histories)
+        run = functools.partial(stateful.run_state_machine_as_test, machine)
         run(
             settings=settings(
                 max_examples=EXAMPLES,
