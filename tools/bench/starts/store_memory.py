@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store's memory holds of each record, by namespace: resident bytes, and CPU time to take it.
+"""What a store holds of each record, by namespace: resident bytes, and CPU time to take it in.
 
 Namespaces come one after the other, as a snapshot is delivered. Small ones take what the
 former one freed.
