@@ -95,7 +95,7 @@ class ReconcilingTest(queue_cloud.QueueCase):
         standing = attrs.evolve(self.request(key), mapped=(key,))
         text = codec.encode(standing.to_state(), PENDING.schema, record=str(name))
         self.synchronizer.write([records.Write(name, record.revision, text)])
-        self.follow()
+        self.round()
         self.look()
         self.assertEqual((key,), self.request(key).servers)
         mapping.queued_for_delete = True
