@@ -195,7 +195,7 @@ class Churning:
 
     def _race_create(self, processes: Sequence[Process]) -> None:
         """Create two nodes of one name: one is refused."""
-        first = self._new_node(self._rng.choice(_HOSTS))
+        first = self.new_node(self._rng.choice(_HOSTS))
         second = {**first, "uuid": self._uuid()}
         answers, _span = self._told(
             self._in_any_order(processes), [("create", first), ("create", second)]
@@ -258,7 +258,7 @@ class Churning:
 
     def _create(self) -> Action:
         host = self._rng.choice(_HOSTS)
-        values = self._new_node(host)
+        values = self.new_node(host)
 
         def note(answer: Answer, _span: ledgers.Span) -> None:
             self._ledger.created(values, _value(answer))
@@ -393,7 +393,8 @@ class Churning:
     def _names(self, row: ledgers.Row) -> dict[str, Any]:
         return {name: row[name] for name in ("uuid", "host", "hypervisor_hostname")}
 
-    def _new_node(self, host: str) -> dict[str, Any]:
+    def new_node(self, host: str) -> dict[str, Any]:
+        """Return what a node of a new uuid and a new name is created with."""
         return {
             **self._report(),
             "uuid": self._uuid(),
