@@ -203,7 +203,7 @@ class Churn(cell_databases.CellDatabaseCase):
                 stock.call("remove_device", node, address)
                 self.ledger.devices[node, address] = True
         # The highest id of all is purged.
-        values = self.churning._new_node("h1")
+        values = self.churning.new_node("h1")
         self.ledger.created(values, stock.call("create", values))
         self.ledger.destroyed(self.ledger.highest, ("", ""))
         stock.call("destroy", values["uuid"])
@@ -269,7 +269,7 @@ class Churn(cell_databases.CellDatabaseCase):
         before = self.ledger.highest
         self.ledger.begin_round()
         for _each in range(3):
-            values = self.churning._new_node("h1")
+            values = self.churning.new_node("h1")
             told = stock.call("create", values)
             self.assertGreater(told["id"], before)
             self.ledger.created(values, told)
