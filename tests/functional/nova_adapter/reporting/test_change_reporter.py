@@ -21,7 +21,8 @@ from oslo_utils import timeutils
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_tables
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, dirty_records, nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
@@ -337,6 +338,24 @@ class PlaceTest(ReporterCase):
         self.assertEqual((1, False), (made.status().late_places, made._is_slow))
         self.placed(other, "h3")
         self.assertEqual("h3", self.known(other))
+
+    def test_who_writes_the_same_behind_one_who_waits_does_not_hold_them_up(self) -> None:
+        dirty = dirty_records.DirtyRecords(10, time.monotonic)
+        keys = [records.RecordKey(known_namespaces.INSTANCES.name, "one")]
+        known: list[bool] = []
+        dirty.mark(cloud.CELL1, keys)
+        waiter = threading.Thread(target=lambda: known.append(dirty.wait_published(keys, 20.0)))
+        waiter.start()
+        self.until(lambda: dirty._given_back._waiters)  # type: ignore[attr-defined]
+        begun = time.monotonic()
+        batch = dirty.take(10)
+        dirty.mark(cloud.CELL1, keys)
+        dirty.done(batch)
+        waiter.join()
+        self.assertEqual([True], known)
+        self.assertLess(time.monotonic() - begun, 10.0)
+        # The later write is yet to be published.
+        self.assertFalse(dirty.wait_published(keys, 0.01))
 
     def test_within_a_transaction_it_is_not_read_before_the_end(self) -> None:
         made = self.waiting(20.0)
