@@ -137,7 +137,8 @@ class ChangeReporter:
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
     #: Set while one of Nova's threads waits for its record.
     _hurry: threading.Event = attrs.field(init=False, factory=threading.Event)
-    #: Whether a thread waited in vain since all was published last.
+    #: Whether a thread waited in vain, or records took longer to publish than one may
+    #: wait; until some took less.
     _is_slow: bool = attrs.field(init=False, default=False)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _pid: int | None = attrs.field(init=False, default=None)
@@ -169,8 +170,8 @@ class ChangeReporter:
     def wait_published(self, namespace: str, keys: Collection[str]) -> bool:
         """Wait until rows that were marked are published; as long as the bound, and no longer.
 
-        Nobody waits while the back end is away, or was slower than the bound for one who waited
-        and has not published since. Never raises.
+        Nobody waits while the back end is away, or was slower than the bound and has not
+        published in less since. Never raises.
 
         :returns: whether they are published
         """
@@ -180,9 +181,12 @@ class ChangeReporter:
         self._hurry.set()
         self._wake.set()
         names = [records.RecordKey(namespace, key) for key in keys]
+        begun = self._clock()
         if self._dirty.wait_published(names, bound):
             return True
-        self._is_slow = True
+        # One that rests, as its database is down or its record refused, says nothing of others.
+        if self._clock() - begun >= bound:
+            self._is_slow = True
         self._late_places += 1
         return False
 
@@ -286,7 +290,6 @@ class ChangeReporter:
                 break
             try:
                 self._turn()
-                self._is_slow = False
                 pause = self._options.flush_interval_seconds
             except errors.NodbError as error:
                 pause = self._trouble(error, pause)
@@ -402,9 +405,12 @@ class ChangeReporter:
             if not batch:
                 break
             stays = frozenset(dirty.key for dirty in batch)
+            begun = self._clock()
             try:
                 published = self._rows.publish(batch)
                 stays = published.failed
+                # Before those who wait go on: what they save next may be waited for.
+                self._is_slow = self._clock() - begun > self._options.place_bound_seconds
             finally:
                 self._dirty.done(batch, stays)
             self._published += published.written

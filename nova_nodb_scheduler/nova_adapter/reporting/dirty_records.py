@@ -185,18 +185,28 @@ class DirtyRecords:
             were forgotten
         """
         with self._given_back:
-            self._given_back.wait_for(lambda: not self._awaited(keys), seconds)
-            return not self._lost and not any(
-                key in names
+            # What is marked again meanwhile is another write, and another's to wait for.
+            awaited = [
+                names[key]
                 for key in keys
-                for names in (self._names, self._in_flight, self._resting)
+                for names in (self._names, self._in_flight)
+                if key in names
+            ]
+            self._given_back.wait_for(lambda: not self._helps(awaited), seconds)
+            return not (
+                self._lost
+                or any(key in self._resting for key in keys)
+                or any(map(self._waits, awaited))
             )
 
-    def _awaited(self, keys: Collection[records.RecordKey]) -> bool:
+    def _helps(self, awaited: Collection[DirtyRecord]) -> bool:
         """Tell whether waiting for records helps."""
-        if any(key in self._resting for key in keys):
+        if any(dirty.key in self._resting for dirty in awaited):
             return False
-        return any(key in self._names or key in self._in_flight for key in keys)
+        return any(map(self._waits, awaited))
+
+    def _waits(self, dirty: DirtyRecord) -> bool:
+        return any(names.get(dirty.key) is dirty for names in (self._names, self._in_flight))
 
     def beat(
         self,

@@ -140,11 +140,12 @@ def _mark_instance(instance: Any, changed: Collection[str]) -> None:
 
 
 def _mark_destroyed_instance(instance: Any, changed: Collection[str]) -> None:
-    _mark_placed(instance, known_namespaces.INSTANCES.name, is_place=True)
     cell = change_reporter.cell_of(instance._context) if instance.nodb_migrations else None
     if cell is not None:
         keys = [nova_tables.cell_key(each, cell) for each in instance.nodb_migrations]
         change_reporter.mark_in(cell, known_namespaces.MIGRATIONS.name, keys)
+    # Last: it waits, and one flush publishes all.
+    _mark_placed(instance, known_namespaces.INSTANCES.name, is_place=True)
 
 
 def _mark_migration(migration: Any, changed: Collection[str]) -> None:
@@ -156,10 +157,18 @@ def _mark_placed(row: Any, namespace: str, *, is_place: bool) -> None:
     if cell is None:
         return
     key = nova_tables.cell_key(row.uuid, cell)
-    if is_place:
+    if is_place and not _is_in_transaction(row._context):
         change_reporter.place_in(cell, namespace, key)
     else:
         change_reporter.mark_in(cell, namespace, [key])
+
+
+def _is_in_transaction(context: Any) -> bool:
+    """Tell whether a write may yet be unseen by others.
+
+    Who waited then would have the row published as it was before, and be done with it.
+    """
+    return getattr(context, "session", None) is not None
 
 
 def _mark_aggregate(aggregate: Any, changed: Collection[str]) -> None:

@@ -21,7 +21,8 @@ from oslo_utils import timeutils
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb
-from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, nova_tables
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, dirty_records, nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory import faults
@@ -41,10 +42,12 @@ class _Counting(MemorySynchronizer):
         self.requests: Counter[str] = Counter()
         self.moving = threading.Event()
         self.moving.set()
+        self.delay_seconds = 0.0
 
     def _enter(self, operation: str) -> faults.Fault | None:
         self.requests[operation] += 1
         self.moving.wait(30)
+        time.sleep(self.delay_seconds)
         return super()._enter(operation)
 
 
@@ -300,6 +303,73 @@ class PlaceTest(ReporterCase):
         self.assertEqual(1, len(self.states(known_namespaces.MIGRATIONS)))
         instance.destroy()
         self.assertEqual({}, self.states(known_namespaces.INSTANCES))
+        # It goes with its server: left behind, it would keep the server's claims.
+        self.assertEqual({}, self.states(known_namespaces.MIGRATIONS))
+
+    def test_a_back_end_that_is_always_slow_holds_up_no_save_after_the_first(self) -> None:
+        made = self.waiting(0.3)
+        instance = self.instance(cloud.CELL1, "h1")
+        made.flush()
+        made._is_slow = False
+        self.client.delay_seconds = 0.25
+        for number in range(6):
+            self.placed(instance, f"h{2 + number}")
+            # Each flush reads and writes, and so takes longer than the bound.
+            self.until(lambda: made.status().queued == 0 and not made._flush_lock.locked())
+        self.assertEqual(1, made.status().late_places)
+        self.client.delay_seconds = 0.0
+        self.placed(instance, "h8")
+        self.until(lambda: not made._is_slow)
+        self.placed(instance, "h9")
+        self.assertEqual("h9", self.known(instance))
+
+    def test_a_record_that_cannot_be_published_holds_up_nobody_elses_wait(self) -> None:
+        made = self.waiting(20.0)
+        instance, other = (self.instance(cloud.CELL1, "h1") for _ in range(2))
+        made.flush()
+        context_for = self.plugin.scopes.context_for
+
+        def down(scope: str) -> Any:
+            raise RuntimeError(f"no route to {scope}")
+
+        self.plugin.scopes.context_for = down  # type: ignore[method-assign]
+        self.placed(instance, "h2")
+        self.plugin.scopes.context_for = context_for  # type: ignore[method-assign]
+        self.assertEqual((1, False), (made.status().late_places, made._is_slow))
+        self.placed(other, "h3")
+        self.assertEqual("h3", self.known(other))
+
+    def test_who_writes_the_same_behind_one_who_waits_does_not_hold_them_up(self) -> None:
+        dirty = dirty_records.DirtyRecords(10, time.monotonic)
+        keys = [records.RecordKey(known_namespaces.INSTANCES.name, "one")]
+        known: list[bool] = []
+        dirty.mark(cloud.CELL1, keys)
+        waiter = threading.Thread(target=lambda: known.append(dirty.wait_published(keys, 20.0)))
+        waiter.start()
+        self.until(lambda: dirty._given_back._waiters)  # type: ignore[attr-defined]
+        begun = time.monotonic()
+        batch = dirty.take(10)
+        dirty.mark(cloud.CELL1, keys)
+        dirty.done(batch)
+        waiter.join()
+        self.assertEqual([True], known)
+        self.assertLess(time.monotonic() - begun, 10.0)
+        # The later write is yet to be published.
+        self.assertFalse(dirty.wait_published(keys, 0.01))
+
+    def test_within_a_transaction_it_is_not_read_before_the_end(self) -> None:
+        made = self.waiting(20.0)
+        instance = self.instance(cloud.CELL1, "h1")
+        made.flush()
+
+        @main_db.pick_context_manager_writer  # type: ignore[untyped-decorator]
+        def save(context: Any) -> float:
+            took = self.placed(instance, "h2")
+            self.assertEqual("h1", self.known(instance))
+            return took
+
+        self.assertLess(save(instance._context), 10.0)
+        self.until(lambda: self.known(instance) == "h2")
 
 
 class PlaceOptionsTest(cloud.CloudCase):
