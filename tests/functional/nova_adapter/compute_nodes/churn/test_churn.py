@@ -74,7 +74,9 @@ class Churn(cell_databases.CellDatabaseCase):
         super().setUp()
         self.rng = random.Random(SEED)
         self.ledger = ledgers.Ledger(self.keeps_fractions)
-        self.churning = churning.Churning(self.rng, self.ledger)
+        self.churning = churning.Churning(
+            self.rng, self.ledger, gives_no_id_again=self.gives_no_id_again
+        )
         self.kills: list[str] = []
         self.told: dict[str, Any] = {}
         self.api = f"sqlite:///{self.directory}/api.sqlite"
