@@ -41,8 +41,9 @@ def _of_process(modes: Mapping[str, str], process: Mapping[str, Any]) -> Iterato
     name = f"The {process.get('role') or 'scheduler'} on {process['host']}"
     name += f" (process {process['pid']})"
     cell = process.get("cell")
-    of_all = cell in (None, "*")
-    concerned = modes if of_all else {} if cell in _WITHOUT else {cell: modes.get(cell, MIRROR)}
+    concerned: Mapping[str, str] = modes
+    if cell not in (None, "*"):
+        concerned = {} if cell in _WITHOUT else {str(cell): modes.get(str(cell), MIRROR)}
     differing = sorted(each for each, mode in concerned.items() if mode != own)
     if differing:
         others = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
