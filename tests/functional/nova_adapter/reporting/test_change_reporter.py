@@ -559,9 +559,10 @@ class LifeTest(ReporterCase):
         self.addCleanup(parent.stop)
         self.compute_node(cloud.CELL1, "h1")
         self.until(lambda: parent.status().queued == 0)
-        # The worst moment to fork: every lock of the parent's reporter is held.
+        # The worst moment to fork: every lock of the parent's reporter is held; taken in its
+        # own order, for its thread may be about to beat.
         read, write = os.pipe()
-        with parent._dirty._lock, parent._flush_lock, parent._start_lock:
+        with parent._start_lock, parent._flush_lock, parent._dirty._lock:
             pid = os.fork()
             if pid == 0:
                 code = b"failed"
