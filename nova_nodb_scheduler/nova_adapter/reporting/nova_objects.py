@@ -134,8 +134,12 @@ def _mark_whole_service(service: Any, changed: Collection[str]) -> None:
 def _mark_instance(instance: Any, changed: Collection[str]) -> None:
     if changed and INSTANCE_FIELDS.isdisjoint(changed):
         return
+    # One that is made before a host was chosen, as all of a multi-create are, has no place.
+    is_somewhere = "host" in changed or ("host" in instance and instance.host is not None)
     _mark_placed(
-        instance, known_namespaces.INSTANCES.name, is_place=not PLACE_FIELDS.isdisjoint(changed)
+        instance,
+        known_namespaces.INSTANCES.name,
+        is_place=is_somewhere and not PLACE_FIELDS.isdisjoint(changed),
     )
 
 

@@ -234,6 +234,16 @@ class PlaceTest(ReporterCase):
         self.assertLess(time.monotonic() - begun, 10.0)
         self.assertEqual(0, made.status().late_places)
 
+    def test_who_is_made_before_a_host_is_chosen_waits_for_nobody(self) -> None:
+        made = self.waiting(20.0)
+        self.client.moving.clear()
+        self.addCleanup(self.client.moving.set)
+        begun = time.monotonic()
+        for _ in range(5):
+            self.instance(cloud.CELL1, None)
+        self.assertLess(time.monotonic() - begun, 10.0)
+        self.assertEqual(0, made.status().late_places)
+
     def test_many_at_once_share_a_flush(self) -> None:
         made = self.waiting(20.0)
         instances = [self.instance(cloud.CELL1, "h1") for _ in range(16)]
