@@ -68,6 +68,8 @@ class Churn(cell_databases.CellDatabaseCase):
     keeps_fractions = True
     #: Not to another node, though its row was purged; SQLite goes by the rows that are there.
     gives_no_id_again = True
+    #: Whether several may write to it at once.
+    has_writers = True
 
     def setUp(self) -> None:
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -75,7 +77,10 @@ class Churn(cell_databases.CellDatabaseCase):
         self.rng = random.Random(SEED)
         self.ledger = ledgers.Ledger(self.keeps_fractions)
         self.churning = churning.Churning(
-            self.rng, self.ledger, gives_no_id_again=self.gives_no_id_again
+            self.rng,
+            self.ledger,
+            gives_no_id_again=self.gives_no_id_again,
+            has_writers=self.has_writers,
         )
         self.kills: list[str] = []
         self.told: dict[str, Any] = {}
@@ -291,6 +296,7 @@ class Churn(cell_databases.CellDatabaseCase):
 
 class OnSQLiteTest(Churn, cell_databases.OnSQLite):
     gives_no_id_again = False
+    has_writers = False
 
     def store_url(self) -> str:
         return f"sqlite:///{self.directory}/nodb.sqlite"
