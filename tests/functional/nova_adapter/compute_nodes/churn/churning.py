@@ -106,6 +106,11 @@ class Action:
     note: Callable[[Answer, ledgers.Span], None]
 
 
+_DEVICE_CALLS = ("add_device", "remove_device")
+#: By oslo.db's name.
+_DEADLOCK = "DBDeadlock"
+
+
 class Churning:
     """One thread that tells processes what to do.
 
@@ -186,7 +191,21 @@ class Churning:
                 answers.append(process.answer())
         if self._has_writers:
             answers = [process.answer() for process in processes]
+            self._tell_devices_again(processes, calls, answers)
         return answers, (begun, _now())
+
+    def _tell_devices_again(
+        self, processes: Sequence[Process], calls: Sequence[Call], answers: list[Answer]
+    ) -> None:
+        """Repeat calls on devices that a database refused as one of a deadlock: as nova-compute.
+
+        The table is Nova's own, with the plugin or without, and Nova repeats no such call itself.
+        """
+        for place, (process, call) in enumerate(zip(processes, calls, strict=True)):
+            if call[0] in _DEVICE_CALLS and answers[place]["error"] == _DEADLOCK:
+                process.ask(call)
+                answers[place] = process.answer()
+                self.counts["devices told again behind a deadlock"] += 1
 
     def _in_any_order(self, processes: Sequence[Process]) -> list[Process]:
         return self._rng.sample(list(processes), len(processes))
