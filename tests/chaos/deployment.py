@@ -131,23 +131,25 @@ def _overrides(
     for name in [*names, *settings.compute_names]:
         found[name] = {}
         if shape.rpc_seconds is not None:
-            _merge(found[name], {"DEFAULT": {"rpc_response_timeout": str(shape.rpc_seconds)}})
+            configuration.merge(
+                found[name], {"DEFAULT": {"rpc_response_timeout": str(shape.rpc_seconds)}}
+            )
     if backend is not None:
         levels = ",".join(f"{name}={level}" for name, level in _LOG_LEVELS.items())
         for name in settings.scheduler_names:
-            _merge(found[name], {"DEFAULT": {"default_log_levels": levels}})
+            configuration.merge(found[name], {"DEFAULT": {"default_log_levels": levels}})
         claims = {
             "claim_lease_seconds": str(shape.lease_seconds),
             "claim_deadline_seconds": str(shape.lease_seconds * DEADLINE_SHARE),
         }
         for name in names:
-            _merge(found[name], backend.options(name))
-            _merge(found[name], {"nodb_scheduler": claims})
-            _merge(found[name], own_path.options(shape.own_path))
+            configuration.merge(found[name], backend.options(name))
+            configuration.merge(found[name], {"nodb_scheduler": claims})
+            configuration.merge(found[name], own_path.options(shape.own_path))
             if shape.wait_seconds:
-                _merge(found[name], _queue_options(shape))
+                configuration.merge(found[name], _queue_options(shape))
     for name, options in cuts.options().items():
-        _merge(found[name], options)
+        configuration.merge(found[name], options)
     return found
 
 
@@ -162,11 +164,6 @@ def _let_wait(stack: stack_module.Stack, seconds: int) -> None:
     for _name, identity, *_size in stack_cloud.FLAVORS:
         words = {"extra_specs": {"nodb:wait": str(seconds)}}
         stack.cloud.compute.post(f"/flavors/{identity}/os-extra_specs", json=words)
-
-
-def _merge(options: Options, more: Mapping[str, Mapping[str, str]]) -> None:
-    for section, values in more.items():
-        options.setdefault(section, {}).update(values)
 
 
 def targets(shape: Shape, settings: stack_settings.Settings) -> Mapping[str, Sequence[str]]:

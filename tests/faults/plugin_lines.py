@@ -62,11 +62,7 @@ def rolling_there_and_back(trial: trial_module.Trial) -> None:
 
 
 def _import(trial: trial_module.Trial) -> None:
-    settings = trial.stack.settings
-    file = settings.etc / "nova" / "nova-manage" / "nova.conf"
-    program = settings.program("nova-nodb-manage")
-    command = [program, "--config-file", str(file), "import"]
-    database.run(settings, "nova-nodb-manage", command)
+    database.run(trial.stack.settings, "nova-nodb-manage", trial.command("import"))
     trial.say("imported")
 
 

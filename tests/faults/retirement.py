@@ -71,14 +71,11 @@ def _kill_until_done(trial: trial_module.Trial, way: str) -> int:
     First some times behind records, of which a step writes many; then behind changes of tables.
     """
     for kills in range(_MOST_KILLS):
-        settings = trial.stack.settings
-        file = settings.etc / "nova" / "nova-manage" / "nova.conf"
-        command = [settings.program("nova-nodb-manage"), "--config-file", str(file)]
         with _looking(trial) as (head, tables):
             look: Callable[[], object] = head if kills < _RECORD_KILLS else tables
             standing = look()
             process = subprocess.Popen(
-                [*command, "compute-nodes", way, "--json"],
+                trial.command("compute-nodes", way, "--json"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -266,16 +266,19 @@ class Trial:
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run nova-nodb-manage with the configuration of nova-manage."""
-        settings = self.stack.settings
-        file = settings.etc / "nova" / "nova-manage" / "nova.conf"
-        program = settings.program("nova-nodb-manage")
         return subprocess.run(
-            [program, "--config-file", str(file), *arguments],
+            self.command(*arguments),
             capture_output=True,
             text=True,
             check=False,
             timeout=_COMMAND_TIMEOUT_SECONDS,
         )
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of :meth:`manage`."""
+        settings = self.stack.settings
+        file = settings.etc / "nova" / "nova-manage" / "nova.conf"
+        return [settings.program("nova-nodb-manage"), "--config-file", str(file), *arguments]
 
     # -- requests -------------------------------------------------------------------
 

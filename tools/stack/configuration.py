@@ -9,24 +9,27 @@ every database, which process sent it.
 
 import base64
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TypeVar
 from urllib import parse
 
 from tools.stack import settings as stack_settings
 
 Option = str | int | Sequence[str]
 Sections = dict[str, dict[str, Option]]
+_O = TypeVar("_O")
 
 DATABASE_TEMPLATE = "{{scheme}}://{{username}}:{{password}}@{{hostname}}:{{port}}/{database}"
 TRANSPORT_TEMPLATE = "{{scheme}}://{{username}}:{{password}}@{{hostname}}:{{port}}/{vhost}"
 
 STORE_DATABASE = "nova_nodb"
+"""The synchronizer's own database; ``nova-nodb-manage db sync`` makes its tables."""
+
 QUEUE: Mapping[str, Mapping[str, str]] = {
     "DEFAULT": {"scheduler_driver": "nodb_queue"},
     "nodb_queue": {"key": base64.urlsafe_b64encode(b"of a test: nothing is secret....").decode()},
 }
 """Options of each process where requests may wait for room."""
-"""The synchronizer's own database; ``nova-nodb-manage db sync`` makes its tables."""
 
 _FILTERS = (
     "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
@@ -106,8 +109,8 @@ def control_plane(
     sections["database"] = {"connection": database_url(settings, process, database)}
     sections["api_database"] = {"connection": database_url(settings, process, "nova_api")}
     if settings.uses_plugin(process):
-        _merge(sections, plugin_sections(settings, process))
-    _merge(sections, settings.overrides.get(process, {}))
+        merge(sections, plugin_sections(settings, process))
+    merge(sections, settings.overrides.get(process, {}))
     return sections
 
 
@@ -121,7 +124,7 @@ def compute(settings: stack_settings.Settings, process: str, cell: str) -> Secti
         sections["DEFAULT"]["cpu_allocation_ratio"] = "1.0"
         sections["DEFAULT"]["reserved_host_cpus"] = _FAKE_VCPUS - settings.vcpus_per_host
     sections["compute"] = {"live_migration_wait_for_vif_plug": "false"}
-    _merge(sections, settings.overrides.get(process, {}))
+    merge(sections, settings.overrides.get(process, {}))
     return sections
 
 
@@ -273,7 +276,10 @@ def _authtoken(settings: stack_settings.Settings) -> dict[str, Option]:
     }
 
 
-def _merge(sections: Sections, more: Mapping[str, Mapping[str, Option]]) -> None:
+def merge(
+    sections: MutableMapping[str, dict[str, _O]], more: Mapping[str, Mapping[str, _O]]
+) -> None:
+    """Lay options over those that stand."""
     for section, options in more.items():
         sections.setdefault(section, {}).update(options)
 

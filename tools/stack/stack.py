@@ -18,6 +18,7 @@ from tools.stack import processes as stack_processes
 from tools.stack import settings as stack_settings
 
 Progress = Callable[[str], None]
+Overrides = dict[str, dict[str, str]]
 
 # Long for a machine that is busy with other work; nothing waits for it that is well.
 _READY_TIMEOUT_SECONDS = 600.0
@@ -224,12 +225,16 @@ class Stack:
             database.nodb_manage(self.settings, "compute-nodes", "retire")
             self._progress("compute_nodes taken away")
             options = {"compute_nodes": "retired", "service_heartbeats": "store"}
-            changes = {}
-            for name in (*self.settings.control_plane_names, "nova-manage"):
-                standing = self.settings.overrides.get(name, {})
-                section = {**standing.get("nodb_scheduler", {}), **options}
-                changes[name] = {**standing, "nodb_scheduler": section}
-            self.configure(changes)
+            self.configure(self._over_all({"nodb_scheduler": options}))
+
+    def _over_all(self, options: Mapping[str, Mapping[str, str]]) -> dict[str, Overrides]:
+        """Lay options over what stands for the control plane, and for commands."""
+        changes: dict[str, Overrides] = {}
+        for name in (*self.settings.control_plane_names, "nova-manage"):
+            standing = self.settings.overrides.get(name, {})
+            changes[name] = {section: dict(values) for section, values in standing.items()}
+            configuration.merge(changes[name], options)
+        return changes
 
     @contextlib.contextmanager
     def control_plane_stopped(self) -> Iterator[None]:
@@ -253,18 +258,12 @@ class Stack:
 
     def queue(self, enabled: bool) -> None:
         """Switch the driver that lets requests wait on or off, one process after the other."""
-        changes: dict[str, Mapping[str, Mapping[str, str]] | None] = {}
-        for name in (*self.settings.control_plane_names, "nova-manage"):
-            standing = self.settings.overrides.get(name, {})
-            options = {section: dict(values) for section, values in standing.items()}
-            for section, values in configuration.QUEUE.items():
-                own = options.setdefault(section, {})
-                for option, value in values.items():
-                    if enabled:
-                        own[option] = value
-                    else:
-                        own.pop(option, None)
-            changes[name] = options
+        changes = self._over_all(configuration.QUEUE)
+        if not enabled:
+            for options in changes.values():
+                for section, values in configuration.QUEUE.items():
+                    for option in values:
+                        del options[section][option]
         self.configure(changes)
         self._restart_each(self.settings.control_plane_names)
 

@@ -84,7 +84,7 @@ def judge_services(
     reporting = {
         (str(each["role"]), str(each["host"])) for each in found.reporters if each["alive"]
     }
-    scheduling = {str(each["host"]) for each in found.schedulers if each["alive"]}
+    scheduling = _living_hosts(found.schedulers)
     findings = []
     proved = 0
     unproved_apis = []
@@ -129,6 +129,10 @@ def judge_services(
             )
         )
     return [success(f"{proved} services run the plugin."), *findings]
+
+
+def _living_hosts(processes: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {str(each["host"]) for each in processes if each["alive"]}
 
 
 def judge_reporters(found: deployment.Deployment) -> Iterator[Judgement]:
@@ -184,7 +188,7 @@ def judge_heartbeats(
         return
     for cell, mode in beside.items():
         yield success(f"Heartbeats of the compute services of cell {cell}: {mode}.")
-    reporting = {str(each["host"]) for each in found.reporters if each["alive"]}
+    reporting = _living_hosts(found.reporters)
     stock = sorted(
         f"{each.binary} on {each.host}"
         for each in services
@@ -240,8 +244,8 @@ def judge_node_services(
     beside = {cell: mode for cell, mode in modes.items() if mode in _STRAY}
     if not beside:
         return
-    reporting = {str(each["host"]) for each in found.reporters if each["alive"]}
-    scheduling = {str(each["host"]) for each in found.schedulers if each["alive"]}
+    reporting = _living_hosts(found.reporters)
+    scheduling = _living_hosts(found.schedulers)
     for each in sorted(services, key=lambda each: (each.binary, each.host)):
         if not each.up:
             continue

@@ -6,9 +6,9 @@ are the same each time: the endpoint, the proxies of the environment, the header
 logging that is off, a second reading of the same options. So the first call goes
 through Nova's report client, and keystoneauth finds the endpoint, authenticates
 and makes the request; the next ones repeat that request on the same session's
-pool of connections. Whatever is out of the ordinary goes
-keystoneauth's way again: a new token, an unusual answer, a connection that failed,
-logging or tracing of requests, retries by configuration, an age.
+pool of connections. Whatever is out of the ordinary goes keystoneauth's way again: a
+new token, an unusual answer, a connection that failed, logging or tracing of
+requests, retries by configuration, an age.
 
 Much of that is read from attributes that keystoneauth keeps to itself. What fails
 on the way there, before anything is sent, is sent keystoneauth's way; what fails
@@ -120,7 +120,7 @@ class Pattern:
             client is not None
             and client._client is self.adapter
             and now < self.at + _MOST_AGE_SECONDS
-            and not _are_logged()
+            and not any(each.isEnabledFor(logging.DEBUG) for each in _LOGGERS)
         )
 
     def _sending(self, request: requests.PreparedRequest) -> Send:
@@ -335,10 +335,6 @@ def own_client(client: Any, name: str) -> Any | None:
     method = getattr(client, name, None)
     is_own = getattr(method, "__func__", None) is getattr(report.SchedulerReportClient, name)
     return getattr(method, "__self__", None) if is_own else None
-
-
-def _are_logged() -> bool:
-    return any(each.isEnabledFor(logging.DEBUG) for each in _LOGGERS)
 
 
 def _needs_keystoneauth(adapter: keystone_adapter.Adapter) -> bool:

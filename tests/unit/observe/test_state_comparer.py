@@ -4,7 +4,7 @@
 import json
 
 import testtools
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.observe import state_comparer
@@ -74,7 +74,6 @@ class TestCompare(testtools.TestCase):
         self.assertEqual([{"key": "a", "fields": ["v"]}], again["stale"])
         self.assertIs(False, again["clean"])
 
-    @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(STATES, STATES)
     def test_it_agrees_with_set_arithmetic(self, truth, held):
         found = state_comparer.compare(truth.items(), held)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import calendar
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from nova import context as nova_context
@@ -27,17 +28,12 @@ def made_at(servers: Collection[str]) -> Mapping[str, float]:
 
     :raises Exception: whatever a database driver raises
     """
-    context = nova_context.get_admin_context()
+    query = sa.select(_TABLE.c.instance_uuid, _TABLE.c.created_at)
     found: dict[str, float] = {}
-    wanted = sorted(servers)
-    for start in range(0, len(wanted), _AT_ONCE):
-        statement = sa.select(_TABLE.c.instance_uuid, _TABLE.c.created_at).where(
-            _TABLE.c.instance_uuid.in_(wanted[start : start + _AT_ONCE])
-        )
-        for row in nova_tables.select_api(context, statement):
-            at = row["created_at"]
-            seconds = 0.0 if at is None else float(calendar.timegm(at.timetuple()))
-            found[str(row["instance_uuid"])] = seconds
+    for row in _rows(query, _TABLE.c.instance_uuid, servers):
+        at = row["created_at"]
+        seconds = 0.0 if at is None else float(calendar.timegm(at.timetuple()))
+        found[str(row["instance_uuid"])] = seconds
     return found
 
 
@@ -48,18 +44,23 @@ def in_cells(servers: Collection[str]) -> frozenset[str]:
 
     :raises Exception: whatever a database driver raises
     """
+    query = sa.select(_MAPPINGS.c.instance_uuid).where(
+        _MAPPINGS.c.cell_id.isnot(None),
+        sa.or_(
+            _MAPPINGS.c.queued_for_delete.is_(None),
+            _MAPPINGS.c.queued_for_delete == sa.false(),
+        ),
+    )
+    found = _rows(query, _MAPPINGS.c.instance_uuid, servers)
+    return frozenset(str(row["instance_uuid"]) for row in found)
+
+
+def _rows(
+    query: sa.Select[Any], name: sa.ColumnElement[str], servers: Collection[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Give the rows of some servers, some hundred in one statement."""
     context = nova_context.get_admin_context()
-    found: set[str] = set()
     wanted = sorted(servers)
     for start in range(0, len(wanted), _AT_ONCE):
-        statement = sa.select(_MAPPINGS.c.instance_uuid).where(
-            _MAPPINGS.c.instance_uuid.in_(wanted[start : start + _AT_ONCE]),
-            _MAPPINGS.c.cell_id.isnot(None),
-            sa.or_(
-                _MAPPINGS.c.queued_for_delete.is_(None),
-                _MAPPINGS.c.queued_for_delete == sa.false(),
-            ),
-        )
-        for row in nova_tables.select_api(context, statement):
-            found.add(str(row["instance_uuid"]))
-    return frozenset(found)
+        statement = query.where(name.in_(wanted[start : start + _AT_ONCE]))
+        yield from nova_tables.select_api(context, statement)

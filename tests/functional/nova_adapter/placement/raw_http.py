@@ -14,12 +14,8 @@ import attrs
 
 @attrs.frozen
 class Asked:
-    """A request as it arrived.
+    """A request as it arrived."""
 
-    :param connection: its number, counted from 1
-    """
-
-    connection: int
     line: str
     headers: dict[str, str]
     body: bytes
@@ -85,13 +81,12 @@ class RawServer:
                 return
             with self._lock:
                 self.connections += 1
-                number = self.connections
                 self._open.append(accepted)
             threading.Thread(
-                target=self._serve, args=(accepted, number), name="raw-http", daemon=True
+                target=self._serve, args=(accepted,), name="raw-http", daemon=True
             ).start()
 
-    def _serve(self, accepted: socket.socket, number: int) -> None:
+    def _serve(self, accepted: socket.socket) -> None:
         try:
             if self._tls is not None:
                 accepted = self._tls.wrap_socket(accepted, server_side=True)
@@ -104,7 +99,7 @@ class RawServer:
                         name, _, value = header.decode().partition(": ")
                         headers[name.title()] = value
                     body = reader.read(int(headers.get("Content-Length", 0)))
-                    asked = Asked(number, line.decode().strip(), headers, body)
+                    asked = Asked(line.decode().strip(), headers, body)
                     with self._lock:
                         self.asked.append(asked)
                     answered = self._respond(asked)
