@@ -230,6 +230,13 @@ class MemoryMachine(Machine):
         self.catch_up()
         self.seen("pasts")
 
+    @stateful.rule(key=KEYS, number=NUMBERS, writes=st.integers(0, 8))
+    def what_was_written_since_is_lost(self, key, number, writes):
+        """As two rules do by chance, which may not meet in a whole run."""
+        self.back_up()
+        self.put(restarts.POOLS, key, number)
+        self.go_back_while_nobody_is_there(writes)
+
 
 class SQLiteMachine(Machine):
     def make_backend(self):
