@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import unittest
 
-import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract, che
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
+from tests.unit.synchronizer import machine_runs
 from tests.unit.synchronizer.checkpoint import restarts
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))
@@ -255,23 +255,14 @@ class TestRestarts(unittest.TestCase):
 
     def run_machine(self, machine, examples, expected):
         SEEN.clear()
-        stateful.run_state_machine_as_test(
+        cases = ("epochs", "checks", "killed", "whole saves", "absent", "restored")
+        machine_runs.run(
             machine,
-            settings=hypothesis.settings(
-                database=None,
-                max_examples=examples,
-                stateful_step_count=STEPS,
-                deadline=None,
-                print_blob=True,
-                suppress_health_check=list(hypothesis.HealthCheck),
-            ),
+            SEEN,
+            (*cases, "other epoch", "history truncated", *expected),
+            max_examples=examples,
+            stateful_step_count=STEPS,
         )
-        for what in (
-            *("epochs", "checks", "killed", "whole saves", "absent", "restored"),
-            *("other epoch", "history truncated"),
-            *expected,
-        ):
-            self.assertGreater(SEEN.get(what, 0), 0, f"no case came by {what}: {SEEN}")
 
     def test_a_restart_over_memory_believes_what_is(self):
         self.run_machine(MemoryMachine, EXAMPLES, ("pasts", "lost writes"))
