@@ -16,6 +16,7 @@ from nova.tests.functional.api import client
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
+from nova_nodb_scheduler.nova_adapter.waiting import waiting_api
 
 State = pending.PendingState
 
@@ -170,9 +171,16 @@ class FromApiTest(waiting_cloud.WaitingCloud):
 
     def test_a_back_end_that_is_away_is_asked_once_in_a_while(self):
         away = errors.BackendUnavailable("sqlalchemy", "the test says so")
-        with mock.patch.object(
-            self.waiting_api._ledger, "create", autospec=True, side_effect=away
-        ) as create:
+        now = time.monotonic()
+        with (
+            mock.patch.object(self.waiting_api, "_clock", lambda: now),
+            mock.patch.object(
+                self.waiting_api._ledger, "create", autospec=True, side_effect=away
+            ) as create,
+        ):
             for _ in range(2):
                 self.active(self.ask()[0])
-        self.assertEqual(1, create.call_count)
+            self.assertEqual(1, create.call_count)
+            now += waiting_api._AWAY_SECONDS
+            self.active(self.ask()[0])
+        self.assertEqual(2, create.call_count)
