@@ -81,9 +81,8 @@ def judge_services(
     :param expects_schedulers: whether the configuration names one of the
         plugin's schedulers
     """
-    reporting = {
-        (str(each["role"]), str(each["host"])) for each in found.reporters if each["alive"]
-    }
+    apis = _reporting_hosts(found, "api")
+    conductors = _reporting_hosts(found, "conductor")
     scheduling = _living_hosts(found.schedulers)
     findings = []
     proved = 0
@@ -92,14 +91,14 @@ def judge_services(
         name = f"{service.binary} on {service.host}"
         if service.binary in _APIS:
             # An API sends no heartbeats: that its row is old says nothing.
-            if ("api", service.host) in reporting:
+            if service.host in apis:
                 proved += 1
             else:
                 unproved_apis.append(name)
         elif not service.up:
             continue
         elif service.binary == "nova-conductor":
-            if ("conductor", service.host) in reporting:
+            if service.host in conductors:
                 proved += 1
             else:
                 findings.append(
@@ -133,6 +132,11 @@ def judge_services(
 
 def _living_hosts(processes: Iterable[Mapping[str, Any]]) -> set[str]:
     return {str(each["host"]) for each in processes if each["alive"]}
+
+
+def _reporting_hosts(found: deployment.Deployment, role: str) -> set[str]:
+    """Return the hosts where a service of one kind reports: an API beside it is no conductor."""
+    return _living_hosts(each for each in found.reporters if each["role"] == role)
 
 
 def judge_reporters(found: deployment.Deployment) -> Iterator[Judgement]:
@@ -188,11 +192,11 @@ def judge_heartbeats(
         return
     for cell, mode in beside.items():
         yield success(f"Heartbeats of the compute services of cell {cell}: {mode}.")
-    reporting = _living_hosts(found.reporters)
+    conductors = _reporting_hosts(found, "conductor")
     stock = sorted(
         f"{each.binary} on {each.host}"
         for each in services
-        if each.binary == "nova-conductor" and each.up and each.host not in reporting
+        if each.binary == "nova-conductor" and each.up and each.host not in conductors
     )
     if stock and "store" in beside.values():
         yield failure(
@@ -244,13 +248,13 @@ def judge_node_services(
     beside = {cell: mode for cell, mode in modes.items() if mode in _STRAY}
     if not beside:
         return
-    reporting = _living_hosts(found.reporters)
+    conductors = _reporting_hosts(found, "conductor")
     scheduling = _living_hosts(found.schedulers)
     for each in sorted(services, key=lambda each: (each.binary, each.host)):
         if not each.up:
             continue
         stock = f"{each.binary} on {each.host} runs without the plugin"
-        if each.binary == "nova-conductor" and each.host not in reporting:
+        if each.binary == "nova-conductor" and each.host not in conductors:
             if each.cell in beside:
                 mode = beside[each.cell]
                 yield failure(

@@ -101,6 +101,14 @@ class ChecksTest(testtools.TestCase):
         self.assertEqual(Code.FAILURE, result.code)
         self.assertIn("nova-conductor on cond2 runs without the plugin", result.details)
 
+    def test_an_api_with_the_plugin_proves_no_conductor_beside_it(self):
+        self.record("store")
+        self.configure("store")
+        self.configure("store", "api", "*", (), "both1")
+        result = self.heartbeats(Service("nova-conductor", "both1", "cell1", True))
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn("nova-conductor on both1 runs without the plugin", result.details)
+
     # -- compute nodes that are records ------------------------------------------
 
     def nodes(self, *services, mode=None, expects_schedulers=True, **configured):
@@ -143,6 +151,12 @@ class ChecksTest(testtools.TestCase):
             self.assertIn("nova-scheduler on sched2 runs without the plugin, and", result.details)
             for each in ("cond1", "cond3", "gone", "sched1", "host1", "api1"):
                 self.assertNotIn(each, result.details)
+
+    def test_an_api_with_the_plugin_proves_no_conductor_beside_records(self):
+        self.cloud.reporter("api", "both1", "*", guards=(), compute_nodes="retired")
+        result = self.nodes(Service("nova-conductor", "both1", "cell1", True), mode="retired")
+        self.assertEqual(Code.FAILURE, result.code)
+        self.assertIn("nova-conductor on both1 runs without the plugin beside", result.details)
 
     def test_where_novas_own_scheduler_is_configured_none_is_missed(self):
         result = self.nodes(*self.strays()[4:], mode="retired", expects_schedulers=False)
