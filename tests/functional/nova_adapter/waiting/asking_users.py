@@ -182,5 +182,5 @@ class FromApiTest(waiting_cloud.WaitingCloud):
                 self.active(self.ask()[0])
             self.assertEqual(1, create.call_count)
             now += waiting_api._AWAY_SECONDS
-            self.active(self.ask()[0])
+            self.waits(self.ask()[0])
         self.assertEqual(2, create.call_count)
