@@ -28,12 +28,11 @@ from tests.functional.nova_adapter.decisions import test_memory_decisions as mem
 from tests.functional.nova_adapter.placement import sender_case
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 
-#: About 2,100 of these are Nova's own preparation, which differs among its releases.
-MOST_CALLS = 5550
+MOST_CALLS = 4000
 #: Of our own parts.
 MOST_CALLS_OF = {"view": 230, "claim": 700, "confirm": 515}
 #: Of a call to Placement that repeats the last one.
-MOST_CALLS_OF_HTTP = 1350
+MOST_CALLS_OF_HTTP = 750
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
 MOST_CALLS_OF_WRITE = 550
 MOST_CALLS_OF_READ = 570
@@ -137,7 +136,7 @@ class RequestCallsTest(memory_decisions.MemoryDecisionsCase):
 
 
 class PlacementCallsTest(sender_case.SenderCase):
-    def test_a_repeated_call_is_sent_by_requests_and_no_more(self) -> None:
+    def test_a_repeated_call_is_sent_by_urllib3_and_no_more(self) -> None:
         self.repeat()
         for call in (self.get, self.post):
             least = min(_all_of(functools.partial(call, "again")) for _ in range(5))
