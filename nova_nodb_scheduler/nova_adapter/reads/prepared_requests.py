@@ -20,7 +20,6 @@ each gets a copy of what may be changed.
 
 from __future__ import annotations
 
-import copy
 import datetime
 import functools
 import logging
@@ -243,24 +242,28 @@ def _remember(
     changes, served, logged = preparation.before
     if _counter.logged != logged or view.missed:
         return
-    prepared = preparation.prepared
+    prepared, spec = preparation.prepared, preparation.spec
+    held = vars(spec)
     if prepared is None:
-        spec = preparation.spec
-        held = vars(spec)
         try:
             # What else was changed would have to be changed in the others, too.
             if _fields(held, leave=_SET) != preparation.key[-1]:
                 return
-            set_fields = {name: _copied(held[name]) for name in _SET if name in held}
+            copies = {name: _copied(held[name]) for name in _SET if name in held}
         except _Unlike:
             return
         prepared = _Prepared(
-            set_fields, frozenset(spec._changed_fields) - changes, frozenset(view.served) - served
+            {name: held[name] for name in copies},
+            frozenset(spec._changed_fields) - changes,
+            frozenset(view.served) - served,
         )
         preparation.prepared = prepared
         view.reads.keep_prepared(preparation.key, prepared)
-    # A copy, for its sets are the RequestSpec's.
-    prepared.made[is_translated] = copy.deepcopy(made)
+    else:
+        copies = {name: _copied(held[name]) for name in prepared.fields}
+    prepared.made[is_translated] = made
+    # Sets of what was made are those of the RequestSpec, which goes on being changed.
+    held.update(copies)
 
 
 #: Options, what is asked for beside the groups, and the other fields.

@@ -155,6 +155,7 @@ class ClaimBatches:
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
         self._cache = cache or record_editor.RecordCache()
+        self._read = claim_rules.ReadClaims().record
         self._editor = record_editor.BatchEditor(
             synchronizer,
             [known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS],
@@ -254,7 +255,7 @@ class ClaimBatches:
             [each.granted for each in left],
             lambda granted: claim_rules.host_key(granted.claim.host),
             lambda key, here: claim_rules.on_host(
-                key, functools.partial(claim_rules.confirm_each, grants=here)
+                key, functools.partial(claim_rules.confirm_each, grants=here), self._read
             ),
         )
         stands.update(
@@ -334,7 +335,9 @@ class ClaimBatches:
             wanted,
             lambda claim: claim_rules.host_key(claim.host),
             lambda key, here: claim_rules.on_host(
-                key, functools.partial(claim_rules.take_each, claims=here, taking=taking)
+                key,
+                functools.partial(claim_rules.take_each, claims=here, taking=taking),
+                self._read,
             ),
         )
         self._after_step("claimed")
