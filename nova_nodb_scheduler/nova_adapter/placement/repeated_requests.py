@@ -197,7 +197,7 @@ def pattern_of(
     if response.history or response.cookies or pool.hooks["response"]:
         return None
     request = response.request
-    http = pool.get_adapter(request.url)
+    http: Any = pool.get_adapter(request.url)
     if getattr(response, "connection", None) is not http or not _sends_once(http):
         # It was not sent by this session, or not by requests alone.
         return None

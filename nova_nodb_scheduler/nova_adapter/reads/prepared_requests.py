@@ -89,7 +89,7 @@ def _attributes(*names: str) -> frozenset[str]:
 
 _PREFIX = base.get_attrname("")
 _PREFIX_LENGTH = len(_PREFIX)
-#: Fields of a RequestSpec that Nova's functions do not read.
+#: Fields of a RequestSpec that Nova's functions do not read, or that are looked at apart.
 _UNREAD = _attributes(
     "id",
     "ignore_hosts",
@@ -98,12 +98,15 @@ _UNREAD = _attributes(
     "limits",
     "network_metadata",
     "num_instances",
+    "project_id",
     "retry",
     "security_groups",
     "user_id",
 )
 #: Those that they read, and that requests are told apart by.
-_READ = _attributes("availability_zone", "flavor", "image", "is_bfv", "project_id")
+_READ = _attributes("availability_zone", "flavor", "image", "is_bfv")
+#: Read where tenants are limited to aggregates; a cloud has many projects.
+_PROJECT = base.get_attrname("project_id")
 #: Those that they set; the second is not there before.
 _SET = _attributes("request_level_params", "requested_destination")
 _PARAMETERS = base.get_attrname("request_level_params")
@@ -285,6 +288,7 @@ def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
         parameters = held.get(_PARAMETERS)
         key = (
             *[getattr(options, name) for name in _OPTIONS],
+            held.get(_PROJECT) if options.limit_tenants_to_placement_aggregate else None,
             None if parameters is None else _content(parameters),
             _fields(held, leave=_PARAMETERS_ONLY),
         )

@@ -435,6 +435,8 @@ class RequestViews:
     _cells: Callable[[], list[str]]
     _generation: Callable[[], int]
     _fell_back: FellBack
+    #: For the objects that are built, which all requests share.
+    _context: Any = attrs.field(init=False, factory=nova_context.get_admin_context)
 
     def open(self) -> RequestView:
         """Take a snapshot and judge it; a fault of ours is Nova's own path, loudly."""
@@ -465,13 +467,12 @@ class RequestViews:
         unreadable = self._judge.unreadable()
         snapshot = self._store.snapshot()
         scopes = _judged(cells)
-        context: Any = nova_context.get_admin_context()
         proof = self._judge.judge(snapshot, scopes, unreadable)
         if not feed_proved or generation != self._generation():
             # The snapshot may have been taken from a store half built, or behind, and
             # the feed proved only after it was whole again.
             proof = proof_module.StateProof(dict.fromkeys(scopes, proof_module.UnprovedReason.FEED))
-        return MemoryReads(snapshot, generation, self._built, context), proof
+        return MemoryReads(snapshot, generation, self._built, self._context), proof
 
     def proof(self) -> proof_module.StateProof:
         """Judge the store of now, for nobody's request: nothing is counted."""

@@ -76,7 +76,8 @@ def unreported_usage(
     for consumer, held in claims.items():
         more = held.resources
         if consumer in reported:
-            more = beyond(more, held.node, reported[consumer])
+            shown = reported[consumer]
+            more = {} if shown == more else beyond(more, held.node, shown)
         for name, amount in more.items():
             used[name] = used[name] + amount if name in used else amount
         share = uncounted(consumer, held)
