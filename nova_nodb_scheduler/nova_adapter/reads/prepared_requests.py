@@ -107,14 +107,16 @@ _UNREAD = _attributes(
 _READ = _attributes("availability_zone", "flavor", "image", "is_bfv")
 #: Read where tenants are limited to aggregates; a cloud has many projects.
 _PROJECT = base.get_attrname("project_id")
-#: Those that they set; the second is not there before.
+#: Those that they set; the second holds nothing before.
 _SET = _attributes("request_level_params", "requested_destination")
 _PARAMETERS = base.get_attrname("request_level_params")
-_PARAMETERS_ONLY = frozenset([_PARAMETERS])
+_DESTINATION = base.get_attrname("requested_destination")
 _LISTS = _attributes("force_hosts", "force_nodes", "requested_resources")
 _HINTS = base.get_attrname("scheduler_hints")
 _PCI_REQUESTS = base.get_attrname("pci_requests")
 _NETWORKS = base.get_attrname("requested_networks")
+#: Where a RequestSpec says that they were set; the last by reading it.
+_SET_NAMES = frozenset(("request_level_params", "requested_destination", "requested_networks"))
 
 _PLAIN = frozenset((bool, datetime.datetime, float, int, str, type(None)))
 
@@ -190,14 +192,15 @@ class Preparation:
     """One request's way through both functions. One thread.
 
     :param key: see :func:`_key_of`
-    :param before: the RequestSpec's changed fields, the scopes that were answered, and how
-        much the thread had logged
+    :param before: the RequestSpec's changed fields, and how much the thread had logged
+    :param served: the scopes that were answered from memory on the way
     :param prepared: None until something is remembered
     """
 
     spec: Any
     key: _Key
-    before: tuple[frozenset[str], frozenset[str], int]
+    before: tuple[frozenset[str], int]
+    served: frozenset[str]
     prepared: _Prepared | None
 
 
@@ -213,12 +216,26 @@ def process_reqspec(ctxt: Any, request_spec: Any) -> None:
         _process(ctxt, request_spec)
         return
     prepared: _Prepared | None = view.reads.prepared(key)
-    before = frozenset(request_spec._changed_fields), frozenset(view.served), _counter.logged
+    before = frozenset(request_spec._changed_fields), _counter.logged
     if prepared is None:
-        _process(ctxt, request_spec)
+        served = _processed(view, ctxt, request_spec)
     else:
+        served = prepared.served
         prepared.give(request_spec, view)
-    view.preparation = Preparation(request_spec, key, before, prepared)
+    view.preparation = Preparation(request_spec, key, before, served, prepared)
+
+
+def _processed(view: request_views.RequestView, ctxt: Any, request_spec: Any) -> frozenset[str]:
+    """Have Nova's filters process a RequestSpec; return the scopes that they were answered of.
+
+    Of another request's view those may not be served yet which of this one were before.
+    """
+    before, view.served = view.served, set()
+    try:
+        _process(ctxt, request_spec)
+        return frozenset(view.served)
+    finally:
+        view.served |= before - view.missed.keys()
 
 
 @functools.wraps(_resources)
@@ -242,24 +259,30 @@ def _remember(
     view: request_views.RequestView, preparation: Preparation, is_translated: bool, made: Any
 ) -> None:
     """Keep what was made for the next requests, where it would be made the same for them."""
-    changes, served, logged = preparation.before
+    changes, logged = preparation.before
     if _counter.logged != logged or view.missed:
         return
     prepared, spec = preparation.prepared, preparation.spec
     held = vars(spec)
     if prepared is None:
+        *_, had_networks, fields_before = preparation.key
+        names = _SET if had_networks else {*_SET, _NETWORKS}
         try:
             # What else was changed would have to be changed in the others, too.
-            if _fields(held, leave=_SET) != preparation.key[-1]:
+            if _fields(held) != fields_before:
                 return
-            copies = {name: _copied(held[name]) for name in _SET if name in held}
+            copies = {name: _copied(held[name]) for name in names if name in held}
         except _Unlike:
             return
         prepared = _Prepared(
             {name: held[name] for name in copies},
             frozenset(spec._changed_fields) - changes,
-            frozenset(view.served) - served,
+            preparation.served,
         )
+        for part in prepared.fields.values():
+            if part is not None:
+                # It names who asked.
+                part._context = None
         preparation.prepared = prepared
         view.reads.keep_prepared(preparation.key, prepared)
     else:
@@ -269,7 +292,8 @@ def _remember(
     held.update(copies)
 
 
-#: Options, what is asked for beside the groups, and the other fields.
+#: Options and cells; what is asked for beside the groups; whether networks are told of; and
+#: the other fields.
 _Key = tuple[Any, ...]
 
 
@@ -284,34 +308,43 @@ def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
     ):
         return None
     held, options = vars(spec), CONF.scheduler
+    if held.get(_DESTINATION) is not None:
+        return None
     try:
         parameters = held.get(_PARAMETERS)
         key = (
             *[getattr(options, name) for name in _OPTIONS],
             held.get(_PROJECT) if options.limit_tenants_to_placement_aggregate else None,
+            view.cells,
+            _DESTINATION in held,
+            _SET_NAMES & spec._changed_fields,
             None if parameters is None else _content(parameters),
-            _fields(held, leave=_PARAMETERS_ONLY),
+            _NETWORKS in held,
+            _fields(held),
         )
         hash(key)
-    except (_Unlike, TypeError):
+    except (_Unlike, TypeError, NotImplementedError):
         return None
     return key
 
 
-def _fields(held: Mapping[str, Any], leave: frozenset[str]) -> tuple[Any, ...]:
-    """Return the fields of a RequestSpec that tell it apart.
+def _fields(held: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the fields of a RequestSpec that tell it apart, but those that are set.
 
-    :param leave: attributes that are left out
     :raises _Unlike: what one holds is in no key
     """
     found: list[Any] = []
     for name, value in held.items():
-        if name[:_PREFIX_LENGTH] != _PREFIX or name in _UNREAD or name in leave or value is None:
+        if name[:_PREFIX_LENGTH] != _PREFIX or name in _UNREAD or name in _SET:
             continue
-        if name in _READ:
+        if value is None:
+            # What is not set may be an error.
+            found += (name, None)
+        elif name in _READ:
             found += (name, value if value.__class__ in _PLAIN else _content(value))
         elif name == _HINTS:
-            found += (name, *value)
+            # Names are their user's choice: in one piece.
+            found += (name, tuple(value))
         elif not (
             (name in _LISTS and value == [])
             or (name == _PCI_REQUESTS and not value.requests)
