@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -153,9 +154,9 @@ class Pattern:
         bound = self.adapter._rate_semaphore or session._rate_semaphore
 
         def send() -> Answer:
+            response = None
             try:
                 with bound:
-                    # Read whole, which frees the connection for the next one.
                     response = self.pool.urlopen(
                         self.method,
                         target,
@@ -165,10 +166,13 @@ class Pattern:
                         redirect=False,
                         assert_same_host=False,
                         timeout=self.timeout,
+                        preload_content=False,
                     )
+                    # Read whole, which frees the connection for the next one.
+                    return Answer(response.status, response.headers, response.data)
             except Exception as error:
-                raise _as_keystoneauth_says(error, self.url) from error
-            return Answer(response.status, response.headers, response.data)
+                url = urllib.parse.urljoin(self.url, target)
+                raise _as_keystoneauth_says(error, url, response is not None) from error
 
         return send
 
@@ -215,7 +219,8 @@ def pattern_of(
     http.cert_verify(connections, request.url, how["verify"], how["cert"])
     headers = dict(request.headers)
     if without is not None:
-        headers.pop(without, None)
+        for name in [each for each in headers if each.lower() == without.lower()]:
+            del headers[name]
     return Pattern(
         key=key,
         at=now,
@@ -413,11 +418,20 @@ def _needs_keystoneauth(adapter: keystone_adapter.Adapter) -> bool:
     )
 
 
-def _as_keystoneauth_says(error: Exception, url: str) -> keystone.ClientException:
-    """Return what keystoneauth makes of an error of a connection, which requests names first."""
+def _as_keystoneauth_says(
+    error: Exception, url: str, is_answered: bool
+) -> keystone.ClientException:
+    """Return what keystoneauth makes of an error of a connection, which requests names first.
+
+    :param is_answered: an answer began, and broke off
+    """
     broken = urllib3.exceptions
     if isinstance(error, broken.SSLError):
         return keystone.SSLError(f"SSL exception connecting to {url}: {error}")
+    if is_answered:
+        if isinstance(error, broken.ReadTimeoutError):
+            return keystone.ConnectFailure(f"No whole answer from {url}: {error}")
+        return keystone.UnknownConnectionError(f"{url}: {error}", error)
     if isinstance(
         error,
         broken.NewConnectionError
