@@ -202,7 +202,8 @@ def pattern_of(
         return None
     request = response.request
     http: Any = pool.get_adapter(request.url)
-    if getattr(response, "connection", None) is not http or not _sends_once(http):
+    sent_by: Any = getattr(response, "connection", None)
+    if sent_by is not http or not _sends_once(http):
         # It was not sent by this session, or not by requests alone.
         return None
     auth_headers = session.get_auth_headers(adapter.auth) or {}
