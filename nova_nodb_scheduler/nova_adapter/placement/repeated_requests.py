@@ -198,8 +198,8 @@ def pattern_of(
         return None
     request = response.request
     http: Any = pool.get_adapter(request.url)
-    if getattr(response, "connection", None) is not http or not _sends_once(http):
-        # It was not sent by this session, or not by requests alone.
+    if not (_sends_once(http) and getattr(response, "connection", None) is http):
+        # It was not sent by requests alone, or not by this session.
         return None
     auth_headers = session.get_auth_headers(adapter.auth) or {}
     if any(request.headers.get(name) != value for name, value in auth_headers.items()):

@@ -107,14 +107,15 @@ _UNREAD = _attributes(
 _READ = _attributes("availability_zone", "flavor", "image", "is_bfv")
 #: Read where tenants are limited to aggregates; a cloud has many projects.
 _PROJECT = base.get_attrname("project_id")
-#: Those that they set; the second is not there before.
-_SET = _attributes("request_level_params", "requested_destination")
+#: Those that they set: the second, and the third, only where it was not there before.
+_SET = _attributes("request_level_params", "requested_destination", "requested_networks")
 _PARAMETERS = base.get_attrname("request_level_params")
-_PARAMETERS_ONLY = frozenset([_PARAMETERS])
+_DESTINATION = base.get_attrname("requested_destination")
+_NETWORKS = base.get_attrname("requested_networks")
+_PASSED_OVER = _UNREAD | _SET
 _LISTS = _attributes("force_hosts", "force_nodes", "requested_resources")
 _HINTS = base.get_attrname("scheduler_hints")
 _PCI_REQUESTS = base.get_attrname("pci_requests")
-_NETWORKS = base.get_attrname("requested_networks")
 
 _PLAIN = frozenset((bool, datetime.datetime, float, int, str, type(None)))
 
@@ -190,14 +191,14 @@ class Preparation:
     """One request's way through both functions. One thread.
 
     :param key: see :func:`_key_of`
-    :param before: the RequestSpec's changed fields, the scopes that were answered, and how
-        much the thread had logged
+    :param before: the RequestSpec's attributes, its changed fields, the scopes that were
+        answered, and how much the thread had logged
     :param prepared: None until something is remembered
     """
 
     spec: Any
     key: _Key
-    before: tuple[frozenset[str], frozenset[str], int]
+    before: tuple[dict[str, Any], frozenset[str], frozenset[str], int]
     prepared: _Prepared | None
 
 
@@ -213,7 +214,8 @@ def process_reqspec(ctxt: Any, request_spec: Any) -> None:
         _process(ctxt, request_spec)
         return
     prepared: _Prepared | None = view.reads.prepared(key)
-    before = frozenset(request_spec._changed_fields), frozenset(view.served), _counter.logged
+    held, changes = vars(request_spec), frozenset(request_spec._changed_fields)
+    before = dict(held), changes, frozenset(view.served), _counter.logged
     if prepared is None:
         _process(ctxt, request_spec)
     else:
@@ -242,7 +244,7 @@ def _remember(
     view: request_views.RequestView, preparation: Preparation, is_translated: bool, made: Any
 ) -> None:
     """Keep what was made for the next requests, where it would be made the same for them."""
-    changes, served, logged = preparation.before
+    former, changes, served, logged = preparation.before
     if _counter.logged != logged or view.missed:
         return
     prepared, spec = preparation.prepared, preparation.spec
@@ -250,9 +252,11 @@ def _remember(
     if prepared is None:
         try:
             # What else was changed would have to be changed in the others, too.
-            if _fields(held, leave=_SET) != preparation.key[-1]:
+            came = {name for name in held.keys() - former.keys() if name.startswith(_PREFIX)}
+            if not came <= _SET or _fields(held) != preparation.key[-1]:
                 return
-            copies = {name: _copied(held[name]) for name in _SET if name in held}
+            names = [name for name in _SET if held.get(name) is not former.get(name)]
+            copies = {name: _copied(held[name]) for name in {_PARAMETERS, *names}}
         except _Unlike:
             return
         prepared = _Prepared(
@@ -284,13 +288,16 @@ def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
     ):
         return None
     held, options = vars(spec), CONF.scheduler
+    parameters, networks = held.get(_PARAMETERS), held.get(_NETWORKS)
+    if held.get(_DESTINATION) is not None or not (networks is None or _lack_ports(networks)):
+        return None
     try:
-        parameters = held.get(_PARAMETERS)
         key = (
             *[getattr(options, name) for name in _OPTIONS],
             held.get(_PROJECT) if options.limit_tenants_to_placement_aggregate else None,
             None if parameters is None else _content(parameters),
-            _fields(held, leave=_PARAMETERS_ONLY),
+            networks is None,
+            _fields(held),
         )
         hash(key)
     except (_Unlike, TypeError):
@@ -298,30 +305,27 @@ def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
     return key
 
 
-def _fields(held: Mapping[str, Any], leave: frozenset[str]) -> tuple[Any, ...]:
-    """Return the fields of a RequestSpec that tell it apart.
+def _fields(held: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the fields of a RequestSpec that tell it apart, but those that Nova sets.
 
-    :param leave: attributes that are left out
     :raises _Unlike: what one holds is in no key
     """
     found: list[Any] = []
     for name, value in held.items():
-        if name[:_PREFIX_LENGTH] != _PREFIX or name in _UNREAD or name in leave or value is None:
+        if name[:_PREFIX_LENGTH] != _PREFIX or name in _PASSED_OVER or value is None:
             continue
         if name in _READ:
             found += (name, value if value.__class__ in _PLAIN else _content(value))
         elif name == _HINTS:
             found += (name, *value)
         elif not (
-            (name in _LISTS and value == [])
-            or (name == _PCI_REQUESTS and not value.requests)
-            or (name == _NETWORKS and _are_without_ports(value))
+            (name in _LISTS and value == []) or (name == _PCI_REQUESTS and not value.requests)
         ):
             raise _Unlike(name)
     return tuple(found)
 
 
-def _are_without_ports(networks: Any) -> bool:
+def _lack_ports(networks: Any) -> bool:
     """Say whether no filter would ask Neutron about what was requested."""
     return not networks.objects or (
         not CONF.scheduler.query_placement_for_routed_network_aggregates
@@ -367,12 +371,11 @@ def _copied(value: Any) -> Any:
     for name, part in vars(value).items():
         if name[:_PREFIX_LENGTH] != _PREFIX or part.__class__ in _PLAIN:
             continue
-        if not isinstance(part, (fields.CoercedSet, fields.CoercedList)) or not all(
-            each.__class__ in _PLAIN for each in part
-        ):
+        if not isinstance(part, set | list) or not all(each.__class__ in _PLAIN for each in part):
             raise _Unlike(name)
         copied = held[name] = part.__class__(part)
-        copied.enable_coercing(part._element_type, made, part._field)
+        if isinstance(part, fields.CoercedCollectionMixin):
+            copied.enable_coercing(part._element_type, made, part._field)
     return made
 
 
