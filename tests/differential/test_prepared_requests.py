@@ -68,7 +68,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
             asked = draw(request_strategies.requests(()))
         else:
             asked = rolled.one(made).asked
-            if rolled.once_in(3):
+            if rolled.once_in(2):
                 asked = attrs.evolve(asked, **_another(rolled))
         prefilters = dict(made[-1].prefilters) if made else {}
         if rolled.once_in(3):
@@ -83,8 +83,8 @@ def steps(draw: st.DrawFn) -> list[Step]:
 def _another(rolled: dice.Dice) -> dict[str, Any]:
     return rolled.one(
         (
-            {"project": rolled.one(("p1", "p2"))},
-            {"zone": rolled.one((None, "z1", "z2", "nova"))},
+            {"project": rolled.one(words.PROJECTS)},
+            {"zone": rolled.one((None, *words.ZONES))},
             {"volume": rolled.once_in(2)},
             {"disk_format": rolled.one(("qcow2", "raw"))},
             {"image": rolled.one(({}, {"hw_disk_bus": "virtio"}, {"traits_required": ["HW_X"]}))},
@@ -173,7 +173,7 @@ class PreparedRequestsTest(base.BaseTestCase):
         return found
 
     def test_a_request_is_prepared_as_nova_would_prepare_it_now(self) -> None:
-        @running.settings(share=running.CLUSTER_SHARE)
+        @running.settings()
         @hypothesis.given(setting_strategies.settings(), steps())
         def compare(settings: setting_strategies.Settings, asked: Sequence[Step]) -> None:
             self.built.clear()

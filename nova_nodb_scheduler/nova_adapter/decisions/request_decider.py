@@ -220,8 +220,10 @@ class RequestPlanner:
 
     def about(self, consumer: str) -> None:
         """Name the server; as in Nova, filters that look at it see the one they are asked about."""
-        self._spec.instance_uuid = consumer
-        self._spec.obj_reset_changes(["instance_uuid"])
+        spec = self._spec
+        if "instance_uuid" in spec._changed_fields or self.server != consumer:
+            spec.instance_uuid = consumer
+            spec.obj_reset_changes(["instance_uuid"])
 
     @property
     def server(self) -> str:

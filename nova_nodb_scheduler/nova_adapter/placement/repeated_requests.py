@@ -197,9 +197,10 @@ def pattern_of(
     if response.history or response.cookies or pool.hooks["response"]:
         return None
     request = response.request
-    http: Any = pool.get_adapter(request.url)
-    if not (_sends_once(http) and getattr(response, "connection", None) is http):
-        # It was not sent by requests alone, or not by this session.
+    http = pool.get_adapter(request.url)
+    is_own: bool = getattr(response, "connection", None) is http
+    if not is_own or not _sends_once(http):
+        # It was not sent by this session, or not by requests alone.
         return None
     auth_headers = session.get_auth_headers(adapter.auth) or {}
     if any(request.headers.get(name) != value for name, value in auth_headers.items()):

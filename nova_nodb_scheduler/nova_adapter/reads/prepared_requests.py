@@ -373,7 +373,8 @@ def _copied(value: Any) -> Any:
             continue
         if not isinstance(part, set | list) or not all(each.__class__ in _PLAIN for each in part):
             raise _Unlike(name)
-        copied = held[name] = part.__class__(part)
+        copied: Any = part.__class__(part)
+        held[name] = copied
         if isinstance(part, fields.CoercedCollectionMixin):
             copied.enable_coercing(part._element_type, made, part._field)
     return made
