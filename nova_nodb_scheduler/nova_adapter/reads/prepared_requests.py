@@ -116,6 +116,9 @@ _PASSED_OVER = _UNREAD | _SET
 _LISTS = _attributes("force_hosts", "force_nodes", "requested_resources")
 _HINTS = base.get_attrname("scheduler_hints")
 _PCI_REQUESTS = base.get_attrname("pci_requests")
+_REQUESTS = base.get_attrname("requests")
+_OBJECTS = base.get_attrname("objects")
+_PORT = base.get_attrname("port_id")
 
 _PLAIN = frozenset((bool, datetime.datetime, float, int, str, type(None)))
 
@@ -297,6 +300,8 @@ def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
             held.get(_PROJECT) if options.limit_tenants_to_placement_aggregate else None,
             None if parameters is None else _content(parameters),
             networks is None,
+            # Of all of them the least version of a service is asked for.
+            view.cells,
             _fields(held),
         )
         hash(key)
@@ -312,14 +317,17 @@ def _fields(held: Mapping[str, Any]) -> tuple[Any, ...]:
     """
     found: list[Any] = []
     for name, value in held.items():
-        if name[:_PREFIX_LENGTH] != _PREFIX or name in _PASSED_OVER or value is None:
+        if name[:_PREFIX_LENGTH] != _PREFIX or name in _PASSED_OVER:
             continue
         if name in _READ:
             found += (name, value if value.__class__ in _PLAIN else _content(value))
+        elif value is None:
+            continue
         elif name == _HINTS:
             found += (name, *value)
         elif not (
-            (name in _LISTS and value == []) or (name == _PCI_REQUESTS and not value.requests)
+            (name in _LISTS and value == [])
+            or (name == _PCI_REQUESTS and vars(value).get(_REQUESTS) == [])
         ):
             raise _Unlike(name)
     return tuple(found)
@@ -327,9 +335,11 @@ def _fields(held: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _lack_ports(networks: Any) -> bool:
     """Say whether no filter would ask Neutron about what was requested."""
-    return not networks.objects or (
-        not CONF.scheduler.query_placement_for_routed_network_aggregates
-        and all(each.port_id is None for each in networks.objects)
+    wanted = vars(networks).get(_OBJECTS)
+    return wanted == [] or (
+        wanted is not None
+        and not CONF.scheduler.query_placement_for_routed_network_aggregates
+        and all(vars(each).get(_PORT, wanted) is None for each in wanted)
     )
 
 
