@@ -35,7 +35,7 @@ MOST_CALLS_OF = {"view": 215, "claim": 665, "confirm": 495}
 MOST_CALLS_OF_HTTP = 750
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
 MOST_CALLS_OF_WRITE = 550
-MOST_CALLS_OF_READ = 570
+MOST_CALLS_OF_READ = 430
 
 _REQUESTS = 12
 
