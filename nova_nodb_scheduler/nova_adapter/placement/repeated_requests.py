@@ -201,9 +201,9 @@ def pattern_of(
     if response.history or response.cookies or pool.hooks["response"]:
         return None
     request = response.request
-    http: Any = pool.get_adapter(request.url)
-    sent_by: Any = getattr(response, "connection", None)
-    if sent_by is not http or not _sends_once(http):
+    http = pool.get_adapter(request.url)
+    is_own: bool = getattr(response, "connection", None) is http
+    if not is_own or not _sends_once(http):
         # It was not sent by this session, or not by requests alone.
         return None
     auth_headers = session.get_auth_headers(adapter.auth) or {}

@@ -107,16 +107,20 @@ _UNREAD = _attributes(
 _READ = _attributes("availability_zone", "flavor", "image", "is_bfv")
 #: Read where tenants are limited to aggregates; a cloud has many projects.
 _PROJECT = base.get_attrname("project_id")
-#: Those that they set; the second holds nothing before.
-_SET = _attributes("request_level_params", "requested_destination")
+#: Those that they set: the second, and the third, only where it was not there before.
+_SET = _attributes("request_level_params", "requested_destination", "requested_networks")
 _PARAMETERS = base.get_attrname("request_level_params")
 _DESTINATION = base.get_attrname("requested_destination")
+#: The same, where a RequestSpec says which were changed.
+_SET_NAMES = frozenset(("request_level_params", "requested_destination", "requested_networks"))
+_NETWORKS = base.get_attrname("requested_networks")
+_PASSED_OVER = _UNREAD | _SET
 _LISTS = _attributes("force_hosts", "force_nodes", "requested_resources")
 _HINTS = base.get_attrname("scheduler_hints")
 _PCI_REQUESTS = base.get_attrname("pci_requests")
-_NETWORKS = base.get_attrname("requested_networks")
-#: Where a RequestSpec says that they were set; the last by reading it.
-_SET_NAMES = frozenset(("request_level_params", "requested_destination", "requested_networks"))
+_REQUESTS = base.get_attrname("requests")
+_OBJECTS = base.get_attrname("objects")
+_PORT = base.get_attrname("port_id")
 
 _PLAIN = frozenset((bool, datetime.datetime, float, int, str, type(None)))
 
@@ -192,14 +196,15 @@ class Preparation:
     """One request's way through both functions. One thread.
 
     :param key: see :func:`_key_of`
-    :param before: the RequestSpec's changed fields, and how much the thread had logged
+    :param before: the RequestSpec's attributes, its changed fields, and how much the thread
+        had logged
     :param served: the scopes that were answered from memory on the way
     :param prepared: None until something is remembered
     """
 
     spec: Any
     key: _Key
-    before: tuple[frozenset[str], int]
+    before: tuple[dict[str, Any], frozenset[str], int]
     served: frozenset[str]
     prepared: _Prepared | None
 
@@ -216,7 +221,8 @@ def process_reqspec(ctxt: Any, request_spec: Any) -> None:
         _process(ctxt, request_spec)
         return
     prepared: _Prepared | None = view.reads.prepared(key)
-    before = frozenset(request_spec._changed_fields), _counter.logged
+    held, changes = vars(request_spec), frozenset(request_spec._changed_fields)
+    before = dict(held), changes, _counter.logged
     if prepared is None:
         served = _processed(view, ctxt, request_spec)
     else:
@@ -228,7 +234,7 @@ def process_reqspec(ctxt: Any, request_spec: Any) -> None:
 def _processed(view: request_views.RequestView, ctxt: Any, request_spec: Any) -> frozenset[str]:
     """Have Nova's filters process a RequestSpec; return the scopes that they were answered of.
 
-    Of another request's view those may not be served yet which of this one were before.
+    Of those, another request's view need not have served any before, as this one's may have.
     """
     before, view.served = view.served, set()
     try:
@@ -259,19 +265,19 @@ def _remember(
     view: request_views.RequestView, preparation: Preparation, is_translated: bool, made: Any
 ) -> None:
     """Keep what was made for the next requests, where it would be made the same for them."""
-    changes, logged = preparation.before
+    former, changes, logged = preparation.before
     if _counter.logged != logged or view.missed:
         return
     prepared, spec = preparation.prepared, preparation.spec
     held = vars(spec)
     if prepared is None:
-        *_, had_networks, fields_before = preparation.key
-        names = _SET if had_networks else {*_SET, _NETWORKS}
         try:
             # What else was changed would have to be changed in the others, too.
-            if _fields(held) != fields_before:
+            came = {name for name in held.keys() - former.keys() if name.startswith(_PREFIX)}
+            if not came <= _SET or _fields(held) != preparation.key[-1]:
                 return
-            copies = {name: _copied(held[name]) for name in names if name in held}
+            names = [name for name in _SET if held.get(name) is not former.get(name)]
+            copies = {name: _copied(held[name]) for name in {_PARAMETERS, *names}}
         except _Unlike:
             return
         prepared = _Prepared(
@@ -280,9 +286,8 @@ def _remember(
             preparation.served,
         )
         for part in prepared.fields.values():
-            if part is not None:
-                # It names who asked.
-                part._context = None
+            # It names who asked.
+            part._context = None
         preparation.prepared = prepared
         view.reads.keep_prepared(preparation.key, prepared)
     else:
@@ -292,8 +297,7 @@ def _remember(
     held.update(copies)
 
 
-#: Options and cells; what is asked for beside the groups; whether networks are told of; and
-#: the other fields.
+#: Options, what is asked for beside the groups, and the other fields.
 _Key = tuple[Any, ...]
 
 
@@ -308,57 +312,58 @@ def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
     ):
         return None
     held, options = vars(spec), CONF.scheduler
-    if held.get(_DESTINATION) is not None:
+    parameters, networks = held.get(_PARAMETERS), held.get(_NETWORKS)
+    if held.get(_DESTINATION) is not None or not (networks is None or _lack_ports(networks)):
         return None
     try:
-        parameters = held.get(_PARAMETERS)
         key = (
             *[getattr(options, name) for name in _OPTIONS],
             held.get(_PROJECT) if options.limit_tenants_to_placement_aggregate else None,
-            view.cells,
+            None if parameters is None else _content(parameters),
+            networks is None,
             _DESTINATION in held,
             _SET_NAMES & spec._changed_fields,
-            None if parameters is None else _content(parameters),
-            _NETWORKS in held,
+            # Of all of them the least version of a service is asked for.
+            view.cells,
             _fields(held),
         )
         hash(key)
-    except (_Unlike, TypeError, NotImplementedError):
+    except (_Unlike, TypeError):
         return None
     return key
 
 
 def _fields(held: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields of a RequestSpec that tell it apart, but those that are set.
+    """Return the fields of a RequestSpec that tell it apart, but those that Nova sets.
 
     :raises _Unlike: what one holds is in no key
     """
     found: list[Any] = []
     for name, value in held.items():
-        if name[:_PREFIX_LENGTH] != _PREFIX or name in _UNREAD or name in _SET:
+        if name[:_PREFIX_LENGTH] != _PREFIX or name in _PASSED_OVER:
             continue
-        if value is None:
-            # What is not set may be an error.
-            found += (name, None)
-        elif name in _READ:
+        if name in _READ:
             found += (name, value if value.__class__ in _PLAIN else _content(value))
         elif name == _HINTS:
-            # Names are their user's choice: in one piece.
-            found += (name, tuple(value))
+            # What they are called is their user's choice: in one piece. None is an error.
+            found += (name, value if value is None else tuple(value))
+        elif value is None:
+            continue
         elif not (
             (name in _LISTS and value == [])
-            or (name == _PCI_REQUESTS and not value.requests)
-            or (name == _NETWORKS and _are_without_ports(value))
+            or (name == _PCI_REQUESTS and vars(value).get(_REQUESTS) == [])
         ):
             raise _Unlike(name)
     return tuple(found)
 
 
-def _are_without_ports(networks: Any) -> bool:
+def _lack_ports(networks: Any) -> bool:
     """Say whether no filter would ask Neutron about what was requested."""
-    return not networks.objects or (
-        not CONF.scheduler.query_placement_for_routed_network_aggregates
-        and all(each.port_id is None for each in networks.objects)
+    wanted = vars(networks).get(_OBJECTS)
+    return wanted == [] or (
+        wanted is not None
+        and not CONF.scheduler.query_placement_for_routed_network_aggregates
+        and all(vars(each).get(_PORT, wanted) is None for each in wanted)
     )
 
 
@@ -400,12 +405,12 @@ def _copied(value: Any) -> Any:
     for name, part in vars(value).items():
         if name[:_PREFIX_LENGTH] != _PREFIX or part.__class__ in _PLAIN:
             continue
-        if not isinstance(part, (fields.CoercedSet, fields.CoercedList)) or not all(
-            each.__class__ in _PLAIN for each in part
-        ):
+        if not isinstance(part, set | list) or not all(each.__class__ in _PLAIN for each in part):
             raise _Unlike(name)
-        copied = held[name] = part.__class__(part)
-        copied.enable_coercing(part._element_type, made, part._field)
+        copied: Any = part.__class__(part)
+        held[name] = copied
+        if isinstance(part, fields.CoercedCollectionMixin):
+            copied.enable_coercing(part._element_type, made, part._field)
     return made
 
 

@@ -339,6 +339,7 @@ class ClaimBatches:
                 functools.partial(claim_rules.take_each, claims=here, taking=taking),
                 self._read,
             ),
+            is_shown=True,
         )
         self._after_step("claimed")
         return found

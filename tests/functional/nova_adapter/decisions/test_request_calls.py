@@ -28,14 +28,14 @@ from tests.functional.nova_adapter.decisions import test_memory_decisions as mem
 from tests.functional.nova_adapter.placement import sender_case
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 
-MOST_CALLS = 4000
+MOST_CALLS = 3900
 #: Of our own parts.
-MOST_CALLS_OF = {"view": 230, "claim": 700, "confirm": 515}
+MOST_CALLS_OF = {"view": 215, "claim": 665, "confirm": 495}
 #: Of a call to Placement that repeats the last one.
 MOST_CALLS_OF_HTTP = 750
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
 MOST_CALLS_OF_WRITE = 550
-MOST_CALLS_OF_READ = 570
+MOST_CALLS_OF_READ = 430
 
 _REQUESTS = 12
 
