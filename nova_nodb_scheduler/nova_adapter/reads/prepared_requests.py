@@ -192,7 +192,7 @@ class _Prepared:
 
 
 @attrs.define(eq=False)
-class Preparation:
+class RequestPreparation:
     """One request's way through both functions. One thread.
 
     :param key: see :func:`_key_of`
@@ -228,7 +228,7 @@ def process_reqspec(ctxt: Any, request_spec: Any) -> None:
     else:
         served = prepared.served
         prepared.give(request_spec, view)
-    view.preparation = Preparation(request_spec, key, before, served, prepared)
+    view.preparation = RequestPreparation(request_spec, key, before, served, prepared)
 
 
 def _processed(view: request_views.RequestView, ctxt: Any, request_spec: Any) -> frozenset[str]:
@@ -250,7 +250,7 @@ def resources_from_request_spec(
 ) -> Any:
     """Return Nova's ResourceRequest, or the one that it made for a RequestSpec like this."""
     view = request_views.current()
-    preparation: Preparation | None = view.preparation if view is not None else None
+    preparation: RequestPreparation | None = view.preparation if view is not None else None
     if view is None or preparation is None or preparation.spec is not spec_obj:
         return _resources(ctxt, spec_obj, host_manager, enable_pinning_translate)
     prepared = preparation.prepared
@@ -262,7 +262,7 @@ def resources_from_request_spec(
 
 
 def _remember(
-    view: request_views.RequestView, preparation: Preparation, is_translated: bool, made: Any
+    view: request_views.RequestView, preparation: RequestPreparation, is_translated: bool, made: Any
 ) -> None:
     """Keep what was made for the next requests, where it would be made the same for them."""
     former, changes, logged = preparation.before

@@ -125,6 +125,7 @@ class MemoryReads:
         self._snapshot = snapshot
         self._generation = generation
         self._built = built
+        self._kept = built.prepared
         self._context = context
         self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
         self._services = snapshot.namespace(known_namespaces.SERVICES.name)
@@ -147,11 +148,11 @@ class MemoryReads:
 
     def prepared(self, key: Hashable) -> Any | None:
         """Return what :meth:`keep_prepared` kept, while no record that it was made of changed."""
-        return self._built.prepared.find(key, self._prepared_revision)
+        return self._kept.find(key, self._prepared_revision)
 
     def keep_prepared(self, key: Hashable, made: Any) -> None:
         """Keep what was made of aggregates and the versions of services."""
-        self._built.prepared.keep(key, self._prepared_revision, made)
+        self._kept.keep(key, self._prepared_revision, made)
 
     @property
     def _prepared_revision(self) -> object:
