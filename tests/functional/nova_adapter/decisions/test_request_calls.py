@@ -11,6 +11,7 @@ others fewer, or says here why not.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -91,6 +92,9 @@ class RequestCallsTest(memory_decisions.MemoryDecisionsCase):
 
     def setUp(self) -> None:
         super().setUp()
+        # As in operation, whatever level another test of this process left.
+        logging.disable(logging.DEBUG)
+        self.addCleanup(logging.disable, logging.NOTSET)
         self.counter = Calls()
         for name, method in (
             ("view", request_views.RequestViews.open),
