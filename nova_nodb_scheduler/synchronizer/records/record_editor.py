@@ -360,8 +360,9 @@ class BatchEditor(RecordEditor):
     ) -> Answers[T]:
         """Change several records, each by itself; what came to no answer says why.
 
-        Records that the cache knows are tried without a read: what they lead to counts
-        only if the compare-and-set on them wins; a refusal is looked at again. Blocks
+        Records that the cache knows, or that the feed would have brought, are tried without
+        a read: what they lead to counts only if the compare-and-set on them wins; a refusal
+        is looked at again. Blocks
         for a read of the others and a write at first, and in each further round for a
         write: who loses is told what stands there.
 
@@ -374,7 +375,13 @@ class BatchEditor(RecordEditor):
             self._cache.see(*shown)
         # Before anything is read: the feed may tell of a new epoch at any moment.
         epoch = self._cache.epoch
-        batch = _EditedBatch(proposers, self._cache.known(proposers))
+        known: dict[records.RecordKey, records.Record | None] = {}
+        if is_shown or shown is not None:
+            # What the feed has not brought is absent for all that is known: who is right to
+            # think so wins without a read, and who is not is told what stands there.
+            known = dict.fromkeys(proposers)
+        known.update(self._cache.known(proposers))
+        batch = _EditedBatch(proposers, known)
         self._edit(batch)
         if batch.absorbed:
             self._count_absorbed(batch.absorbed)
@@ -450,7 +457,7 @@ class _EditedBatch(Generic[T]):
     def __init__(
         self,
         proposers: Mapping[records.RecordKey, Propose[T]],
-        known: Mapping[records.RecordKey, records.Record],
+        known: Mapping[records.RecordKey, records.Record | None],
     ) -> None:
         self.left = dict(proposers)
         self.answers: Answers[T] = {}

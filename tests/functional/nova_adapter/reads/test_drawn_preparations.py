@@ -70,7 +70,9 @@ def steps(draw: st.DrawFn) -> list[Step]:
             asked = rolled.one(made).asked
             if rolled.once_in(2):
                 asked = attrs.evolve(asked, **_another(rolled))
-        prefilters = dict(made[-1].prefilters) if made else {}
+        # What most requests differ in must matter in many of them.
+        of_tenants = {"limit_tenants_to_placement_aggregate": rolled.once_in(2)}
+        prefilters = dict(made[-1].prefilters) if made else of_tenants
         if rolled.once_in(3):
             prefilters[rolled.one(_PREFILTERS)] = rolled.once_in(2)
         if rolled.once_in(3):
@@ -83,6 +85,8 @@ def steps(draw: st.DrawFn) -> list[Step]:
 def _another(rolled: dice.Dice) -> dict[str, Any]:
     return rolled.one(
         (
+            {"project": rolled.one(words.PROJECTS)},
+            {"project": rolled.one(words.PROJECTS)},
             {"project": rolled.one(words.PROJECTS)},
             {"zone": rolled.one((None, *words.ZONES))},
             {"volume": rolled.once_in(2)},
