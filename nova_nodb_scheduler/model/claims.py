@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -123,14 +124,17 @@ class HeldClaim:
     confirmed_by: int | None = None
     node: NodeShare = attrs.field(factory=NodeShare)
     extra: Mapping[str, Any] = attrs.field(factory=dict)
+    #: The state that it was read from, where it is still written as that: each change of a
+    #: record reads and writes all claims in it, of which it leaves all but one as they are.
+    _state: dict[str, Any] | None = attrs.field(init=False, default=None, eq=False, repr=False)
 
     def expired(self, now_seconds: float) -> bool:
         """Say whether anyone may drop it. Until someone did, it counts."""
         return self.deadline_seconds is not None and self.deadline_seconds <= now_seconds
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> HeldClaim:
-        return cls(
+    def from_state(cls, state: dict[str, Any]) -> HeldClaim:
+        held = cls(
             resources=dict(state["resources"]),
             state=ClaimState(state["state"]),
             claim_id=state["claim_id"],
@@ -140,8 +144,19 @@ class HeldClaim:
             node=NodeShare.from_state(state.get("node", {})),
             extra={name: value for name, value in state.items() if name not in _OF_A_CLAIM},
         )
+        object.__setattr__(held, "_state", state)
+        return held
+
+    def is_of(self, state: Mapping[str, Any], version: int) -> bool:
+        """Say whether a state, in a record of that version, is this very claim."""
+        return self._state == state and (
+            not version or self.confirmed_by is not None or self.state is ClaimState.PENDING
+        )
 
     def to_state(self) -> dict[str, Any]:
+        """Return what is written of it; not to be changed."""
+        if self._state is not None:
+            return self._state
         return {
             **self.extra,
             "resources": dict(self.resources),
@@ -168,7 +183,7 @@ class HeldClaim:
 
 
 #: Fields of a claim that this release knows.
-_OF_A_CLAIM = frozenset(attrs.fields_dict(HeldClaim)) - {"extra"}
+_OF_A_CLAIM = frozenset(attrs.fields_dict(HeldClaim)) - {"extra", "_state"}
 
 
 @attrs.frozen
@@ -191,10 +206,18 @@ class ClaimRecord:
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
-    def from_state(cls, host: str, state: Mapping[str, Any] | None, version: int) -> ClaimRecord:
+    def from_state(
+        cls,
+        host: str,
+        state: Mapping[str, Any] | None,
+        version: int,
+        known: Mapping[str, HeldClaim] = MappingProxyType({}),
+    ) -> ClaimRecord:
         """Read a state; None, or an empty one, is a host without claims.
 
         :param version: of the record's last write
+        :param known: claims that were read before, by consumer: those that are the same
+            are not read again
         """
         if not state:
             return cls(host)
@@ -202,7 +225,9 @@ class ClaimRecord:
         return cls(
             host=host,
             claims={
-                consumer: HeldClaim.from_state(held).as_read_at(version)
+                consumer: known[consumer]
+                if consumer in known and known[consumer].is_of(held, version)
+                else HeldClaim.from_state(held).as_read_at(version)
                 for consumer, held in state.get("claims", {}).items()
             },
             settled=records.Cursor(settled["epoch"], settled["version"]) if settled else None,

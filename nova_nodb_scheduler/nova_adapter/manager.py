@@ -26,6 +26,7 @@ from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.nova_adapter.reads import (
     database_reads,
     deferred_candidates,
+    prepared_requests,
     request_views,
     unread_cells,
 )
@@ -90,6 +91,7 @@ class SchedulerManager(
         with _host_manager_class(plugin.host_manager_class()):
             super().__init__(*args, **kwargs)
         database_reads.install()
+        prepared_requests.install()
         unread_cells.install_in_scheduler()
         start_gate.install()
         self._nodb_make(plugin)

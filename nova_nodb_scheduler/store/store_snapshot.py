@@ -119,8 +119,8 @@ class NamespaceView:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._rows
+    def __contains__(self, key: str) -> bool:
+        return self._rows.get(key) is not None
 
     def keys(self) -> Iterator[str]:
         """Iterate over all keys, in no order."""

@@ -59,6 +59,8 @@ class Parts:
 
     def __init__(self) -> None:
         self.calls: collections.Counter[str] = collections.Counter()
+        #: By whose code was called, or called what is written in C.
+        self.packages: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
         #: By function: calls of it, and calls below it.
         self.below: dict[str, list[int]] = {}
@@ -124,6 +126,7 @@ class Parts:
             elif event in ("call", "c_call") and code.co_filename != __file__:
                 total += 1
                 self.calls[self._inside[-1]] += 1
+                self.packages[_package(code.co_filename)] += 1
             if event == "call":
                 place = "/".join(code.co_filename.split("/")[-2:])
                 stack.append((f"{place}:{code.co_firstlineno} {code.co_qualname}", total))
@@ -133,6 +136,18 @@ class Parts:
             yield
         finally:
             sys.setprofile(None)
+
+
+@functools.cache
+def _package(filename: str) -> str:
+    """Return whose code a file holds: ours by package, others' by project."""
+    _, found, rest = filename.partition("/nova_nodb_scheduler/")
+    if found:
+        return "nova_nodb_scheduler." + rest.split("/")[0].removesuffix(".py")
+    _, found, rest = filename.partition("/site-packages/")
+    if found:
+        return rest.split("/")[0].removesuffix(".py")
+    return "standard library"
 
 
 def main() -> int:
@@ -241,6 +256,9 @@ def _measure(
         print(f"{part:24}{parts.calls[part] / given.requests:8.0f}{each_ms:8.2f}")
     total_ms = sum(parts.seconds.values()) * 1e3 / given.requests
     print(f"{'all':24}{sum(parts.calls.values()) / given.requests:8.0f}{total_ms:8.2f}")
+    for package, calls in parts.packages.most_common():
+        if calls >= 5 * given.requests:
+            print(f"{package:40}{calls / given.requests:8.0f}")
     print("fallbacks", scheduler.fallbacks(), "candidates asked", dict(scheduler._candidates))
     if given.top:
         for name, (calls, below) in sorted(parts.below.items(), key=lambda each: -each[1][1])[

@@ -7,7 +7,8 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from nova import context as nova_context
 
@@ -91,10 +92,13 @@ class _Fits:
         # As in Nova no filter looks at a forced host: Placement's capacity alone holds.
         bounds = claim_fit.InstanceLimits() if forced else self._bounds
         filters = () if forced else self._filters
-        fitting = numa_pci_claims.NumaPciFitting(
-            snapshot, filters, nova_context.get_admin_context()
-        )
-        return claim_fit.make_fits(snapshot, bounds, self._aggregates_of, fitting.fits)
+
+        def fitted(uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+            context = nova_context.get_admin_context()
+            fitting = numa_pci_claims.NumaPciFitting(snapshot, filters, context)
+            return fitting.fits(uuid, wanted, others)
+
+        return claim_fit.make_fits(snapshot, bounds, self._aggregates_of, fitted)
 
     def _aggregates_of(self, node: str) -> tuple[host_facts.HostAggregate, ...]:
         frame = self._engine.frame

@@ -22,6 +22,7 @@ from typing import Any
 import attrs
 from nova import exception as nova_exception
 from nova.i18n import _
+from nova.objects import base as nova_base
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
@@ -49,6 +50,10 @@ LOG = logging.getLogger(__name__)
 #: How long it is tried to remove what is left of a request, before it goes another way:
 #: a Placement that starts anew takes some seconds.
 _ENDING_SECONDS = 10.0
+
+
+#: Where a RequestSpec keeps the server it is about.
+_SERVER = nova_base.get_attrname("instance_uuid")
 
 
 def scopes_of_request(
@@ -220,8 +225,10 @@ class RequestPlanner:
 
     def about(self, consumer: str) -> None:
         """Name the server; as in Nova, filters that look at it see the one they are asked about."""
-        self._spec.instance_uuid = consumer
-        self._spec.obj_reset_changes(["instance_uuid"])
+        spec = self._spec
+        if "instance_uuid" in spec._changed_fields or vars(spec).get(_SERVER) != consumer:
+            spec.instance_uuid = consumer
+            spec.obj_reset_changes(["instance_uuid"])
 
     @property
     def server(self) -> str:

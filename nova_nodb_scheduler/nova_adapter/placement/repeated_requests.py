@@ -5,8 +5,9 @@ Of the CPU time that a small request takes in its client, two thirds go to thing
 are the same each time: the endpoint, the proxies of the environment, the headers,
 logging that is off, a second reading of the same options. So the first call goes
 through Nova's report client, and keystoneauth finds the endpoint, authenticates
-and makes the request; the next ones repeat that request on the same session's
-pool of connections. Whatever is out of the ordinary goes keystoneauth's way again: a
+and makes the request; the next ones repeat that request over the pool of connections
+that the session's requests took of urllib3 for it, with the same certificates, proxy and
+timeouts. Whatever is out of the ordinary goes keystoneauth's way again: a
 new token, an unusual answer, a connection that failed, logging or tracing of
 requests, retries by configuration, an age.
 
@@ -21,15 +22,17 @@ away what another has learnt with the next token.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+import urllib.parse
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
+import orjson
 import requests
+import urllib3
 from keystoneauth1 import adapter as keystone_adapter
 from keystoneauth1 import exceptions as keystone
 from keystoneauth1 import session as keystone_session
@@ -55,26 +58,54 @@ _LOGGERS = tuple(
 )
 
 
-#: Sends a request, and returns the answer, read; raises as keystoneauth's own call would.
-Send = Callable[[], requests.Response]
+@attrs.frozen
+class Answer:
+    """What came back, read whole."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes = attrs.field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The content as text; Placement's is UTF-8."""
+        return self.content.decode(errors="replace")
+
+    def json(self) -> Any:
+        """Return what the content says.
+
+        :raises ValueError: it is no JSON
+        """
+        return orjson.loads(self.content)
+
+
+#: Sends a request, and returns the answer; raises as keystoneauth's own call would.
+Send = Callable[[], Answer]
+
+#: As requests has it, which sends each request once: of one that failed on the way nobody
+#: knows how far it got.
+_ONCE = urllib3.Retry(False)
 
 
 @attrs.frozen(eq=False)
 class Pattern:
-    """A request that keystoneauth made, and how it sent it.
+    """A request that keystoneauth made, and how it was sent.
 
     :param key: path and microversion
+    :param target: what the request's first line names: the path, or through a proxy the URL
     :param auth_headers: the token's, as they were then
-    :param how: timeout, verify, cert and proxies
     """
 
     key: tuple[str, str]
     at: float
     adapter: keystone_adapter.Adapter
-    http: requests.adapters.HTTPAdapter
-    request: requests.PreparedRequest
+    pool: urllib3.HTTPConnectionPool
+    method: str
+    url: str
+    target: str
+    headers: Mapping[str, str] = attrs.field(repr=False)
     auth_headers: Mapping[str, str] = attrs.field(repr=False)
-    how: Mapping[str, Any]
+    timeout: urllib3.Timeout
 
     def holds(self) -> bool:
         """Say whether keystoneauth would send the same; may ask keystone for a token.
@@ -89,12 +120,10 @@ class Pattern:
 
     def with_body(self, body: bytes, request_id: str | None) -> Send:
         """Return what sends it with another body; nothing is sent yet. See :meth:`at_path`."""
-        request = self.request.copy()
-        request.body = body
-        request.headers["Content-Length"] = str(len(body))
+        headers = {**self.headers, "Content-Length": str(len(body))}
         if request_id is not None:
-            request.headers[REQUEST_ID] = request_id
-        return self._sending(request)
+            headers[REQUEST_ID] = request_id
+        return self._sending(self.target, headers, body)
 
     def at_path(self, path: str) -> Send | None:
         """Return what sends it to another path; None where that is not plain.
@@ -103,13 +132,10 @@ class Pattern:
         something was sent is not known then.
         """
         own = self.key[0]
-        url = self.request.url or ""
-        if not (_PLAIN.fullmatch(path) and _PLAIN.fullmatch(own) and url.endswith(own)):
+        if not (_PLAIN.fullmatch(path) and _PLAIN.fullmatch(own) and self.target.endswith(own)):
             # requests would quote it, or has quoted the other one.
             return None
-        request = self.request.copy()
-        request.url = url.removesuffix(own) + path
-        return self._sending(request)
+        return self._sending(self.target.removesuffix(own) + path, self.headers, None)
 
     def is_usable(self, client: Any | None, now: float) -> bool:
         """Say whether a client's requests go that way still; see :meth:`holds` besides.
@@ -123,16 +149,30 @@ class Pattern:
             and not any(each.isEnabledFor(logging.DEBUG) for each in _LOGGERS)
         )
 
-    def _sending(self, request: requests.PreparedRequest) -> Send:
+    def _sending(self, target: str, headers: Mapping[str, str], body: bytes | None) -> Send:
         session = self.adapter.session
         bound = self.adapter._rate_semaphore or session._rate_semaphore
 
-        def send() -> requests.Response:
-            with _as_keystoneauth_says(request.url), bound:
-                response = self.http.send(request, **self.how)
-                # Read, the connection is free for the next one.
-                response.content  # noqa: B018
-            return response
+        def send() -> Answer:
+            response = None
+            try:
+                with bound:
+                    response = self.pool.urlopen(
+                        self.method,
+                        target,
+                        body=body,
+                        headers=headers,
+                        retries=_ONCE,
+                        redirect=False,
+                        assert_same_host=False,
+                        timeout=self.timeout,
+                        preload_content=False,
+                    )
+                    # Read whole, which frees the connection for the next one.
+                    return Answer(response.status, response.headers, response.data)
+            except Exception as error:
+                url = urllib.parse.urljoin(self.url, target)
+                raise _as_keystoneauth_says(error, url, response is not None) from error
 
         return send
 
@@ -160,9 +200,11 @@ def pattern_of(
     pool = session.session
     if response.history or response.cookies or pool.hooks["response"]:
         return None
-    request = response.request.copy()
-    if getattr(response, "connection", None) is not pool.get_adapter(request.url):
-        # It was not sent by this session.
+    request = response.request
+    http = pool.get_adapter(request.url)
+    is_own: bool = getattr(response, "connection", None) is http
+    if not is_own or not _sends_once(http):
+        # It was not sent by this session, or not by requests alone.
         return None
     auth_headers = session.get_auth_headers(adapter.auth) or {}
     if any(request.headers.get(name) != value for name, value in auth_headers.items()):
@@ -171,10 +213,32 @@ def pattern_of(
     asked = {"verify": session.verify, "cert": session.cert}
     asked.update(session.get_auth_connection_params(adapter.auth))
     how = pool.merge_environment_settings(request.url, {}, None, asked["verify"], asked["cert"])
+    # As requests itself does with each request.
+    connections = http.get_connection_with_tls_context(
+        request, how["verify"], proxies=how["proxies"], cert=how["cert"]
+    )
+    http.cert_verify(connections, request.url, how["verify"], how["cert"])
+    headers = dict(request.headers)
     if without is not None:
-        request.headers.pop(without, None)
-    how = {**how, "stream": False, "timeout": session.timeout}
-    return Pattern(key, now, adapter, response.connection, request, auth_headers, how)
+        for name in [each for each in headers if each.lower() == without.lower()]:
+            del headers[name]
+    return Pattern(
+        key=key,
+        at=now,
+        adapter=adapter,
+        pool=connections,
+        method=request.method,
+        url=request.url,
+        target=http.request_url(request, how["proxies"]),
+        headers=headers,
+        auth_headers=auth_headers,
+        timeout=urllib3.Timeout(connect=session.timeout, read=session.timeout),
+    )
+
+
+def _sends_once(http: Any) -> bool:
+    """Tell whether an adapter of requests leaves it at one try, and is not another's."""
+    return type(http).send is requests.adapters.HTTPAdapter.send and not http.max_retries.total
 
 
 class Repeater:
@@ -207,7 +271,7 @@ class Repeater:
         again: Callable[[Pattern], Send | None],
         anew: Callable[[Any], Any],
         learnt: Callable[[Any, Any], Pattern | None],
-        around: Callable[[Send], requests.Response] = lambda send: send(),
+        around: Callable[[Send], Answer] = lambda send: send(),
     ) -> Any:
         """Send a request, and return the answer.
 
@@ -230,7 +294,7 @@ class Repeater:
                 raise
             self.repeated += 1
             # A cookie is the session's to keep.
-            if response.status_code in self._ordinary and not response.cookies:
+            if response.status_code in self._ordinary and "Set-Cookie" not in response.headers:
                 return response
             self._forget(pattern)
             if not is_keystoneauths(response):
@@ -355,17 +419,30 @@ def _needs_keystoneauth(adapter: keystone_adapter.Adapter) -> bool:
     )
 
 
-@contextlib.contextmanager
-def _as_keystoneauth_says(url: str | None) -> Iterator[None]:
-    """Raise errors of a connection as keystoneauth raises them."""
-    try:
-        yield
-    except requests.exceptions.SSLError as error:
-        raise keystone.SSLError(f"SSL exception connecting to {url}: {error}") from error
-    except requests.exceptions.Timeout as error:
-        raise keystone.ConnectTimeout(f"Request to {url} timed out") from error
-    except requests.exceptions.ConnectionError as error:
-        raise keystone.ConnectFailure(f"No connection to {url}: {error}") from error
-    except Exception as error:
-        # Of whatever is below, too: nobody can tell how far the request got.
-        raise keystone.UnknownConnectionError(f"{url}: {error}", error) from error
+def _as_keystoneauth_says(
+    error: Exception, url: str, is_answered: bool
+) -> keystone.ClientException:
+    """Return what keystoneauth makes of an error of a connection, which requests names first.
+
+    :param is_answered: an answer began, and broke off
+    """
+    broken = urllib3.exceptions
+    if isinstance(error, broken.SSLError):
+        return keystone.SSLError(f"SSL exception connecting to {url}: {error}")
+    if is_answered:
+        if isinstance(error, broken.ReadTimeoutError):
+            return keystone.ConnectFailure(f"No whole answer from {url}: {error}")
+        return keystone.UnknownConnectionError(f"{url}: {error}", error)
+    if isinstance(
+        error,
+        broken.NewConnectionError
+        | broken.ProtocolError
+        | broken.ProxyError
+        | broken.ClosedPoolError
+        | OSError,
+    ):
+        return keystone.ConnectFailure(f"No connection to {url}: {error}")
+    if isinstance(error, broken.TimeoutError):
+        return keystone.ConnectTimeout(f"Request to {url} timed out")
+    # Of whatever is below, too: nobody can tell how far the request got.
+    return keystone.UnknownConnectionError(f"{url}: {error}", error)

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -47,7 +47,9 @@ class Built:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._kept: collections.OrderedDict[str, tuple[object, Any]] = collections.OrderedDict()
+        self._kept: collections.OrderedDict[Hashable, tuple[object, Any]] = (
+            collections.OrderedDict()
+        )
 
     def get(self, key: str, revision: object, build: Callable[[], Any]) -> Any:
         """Return what was built for this revision, or build it."""
@@ -55,12 +57,21 @@ class Built:
         if found is not None and found[0] == revision:
             return found[1]
         made = build()
+        self.keep(key, revision, made)
+        return made
+
+    def find(self, key: Hashable, revision: object) -> Any | None:
+        """Return what was built for this revision; None where it was not."""
+        found = self._kept.get(key)
+        return found[1] if found is not None and found[0] == revision else None
+
+    def keep(self, key: Hashable, revision: object, made: Any) -> None:
+        """Keep what was built for a revision."""
         with self._lock:
             self._kept[key] = (revision, made)
             self._kept.move_to_end(key)
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
-        return made
 
     def clear(self) -> None:
         """Forget everything: revisions of another epoch mean other states."""
@@ -81,6 +92,7 @@ class BuiltObjects:
         self.all_aggregates = Built(1)
         self.host_aggregates = Built(1)
         self.service_versions = Built(1)
+        self.prepared = Built(1000)
 
     def clear(self) -> None:
         """Forget everything: a new epoch began."""
@@ -91,6 +103,7 @@ class BuiltObjects:
             self.all_aggregates,
             self.host_aggregates,
             self.service_versions,
+            self.prepared,
         ):
             built.clear()
 
@@ -112,6 +125,7 @@ class MemoryReads:
         self._snapshot = snapshot
         self._generation = generation
         self._built = built
+        self._kept = built.prepared
         self._context = context
         self._nodes = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
         self._services = snapshot.namespace(known_namespaces.SERVICES.name)
@@ -129,6 +143,20 @@ class MemoryReads:
     def generation(self) -> int:
         """Of the store, when the snapshot was taken."""
         return self._generation
+
+    # -- requests like earlier ones ------------------------------------------
+
+    def prepared(self, key: Hashable) -> Any | None:
+        """Return what :meth:`keep_prepared` kept, while no record that it was made of changed."""
+        return self._kept.find(key, self._prepared_revision)
+
+    def keep_prepared(self, key: Hashable, made: Any) -> None:
+        """Keep what was made of aggregates and the versions of services."""
+        self._kept.keep(key, self._prepared_revision, made)
+
+    @property
+    def _prepared_revision(self) -> object:
+        return self._generation, self._aggregates.version, self._services.steady_mark
 
     # -- compute nodes ------------------------------------------------------
 
@@ -324,6 +352,8 @@ class RequestView:
     unknown_candidates: bool = attrs.field(init=False, default=False)
     #: The questions to Placement, kept back; None where Placement is asked.
     deferred: deferred_candidates.DeferredCandidates | None = attrs.field(init=False, default=None)
+    #: How far Nova's own code has prepared it; see :mod:`.prepared_requests`.
+    preparation: Any = attrs.field(init=False, default=None)
     #: True where the choice itself is made over columns.
     decides: bool = attrs.field(init=False, default=False)
     #: Why it was not, in the end; None if it was.
@@ -406,6 +436,8 @@ class RequestViews:
     _cells: Callable[[], list[str]]
     _generation: Callable[[], int]
     _fell_back: FellBack
+    #: For the objects that are built, which all requests share.
+    _context: Any = attrs.field(init=False, factory=nova_context.get_admin_context)
 
     def open(self) -> RequestView:
         """Take a snapshot and judge it; a fault of ours is Nova's own path, loudly."""
@@ -436,13 +468,12 @@ class RequestViews:
         unreadable = self._judge.unreadable()
         snapshot = self._store.snapshot()
         scopes = _judged(cells)
-        context: Any = nova_context.get_admin_context()
         proof = self._judge.judge(snapshot, scopes, unreadable)
         if not feed_proved or generation != self._generation():
             # The snapshot may have been taken from a store half built, or behind, and
             # the feed proved only after it was whole again.
             proof = proof_module.StateProof(dict.fromkeys(scopes, proof_module.UnprovedReason.FEED))
-        return MemoryReads(snapshot, generation, self._built, context), proof
+        return MemoryReads(snapshot, generation, self._built, self._context), proof
 
     def proof(self) -> proof_module.StateProof:
         """Judge the store of now, for nobody's request: nothing is counted."""

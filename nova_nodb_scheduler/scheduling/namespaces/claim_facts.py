@@ -71,15 +71,25 @@ def unreported_usage(
     """
     used: dict[str, int] = {}
     fitted: dict[str, Mapping[str, Any]] = {}
-    left = _NO_SHARE
+    vcpus = memory_mb = disk_gb = instances = io_operations = 0
+    # For every claim of a host, whichever changed: nothing is called that need not be.
     for consumer, held in claims.items():
-        for name, amount in beyond(held.resources, held.node, reported.get(consumer, {})).items():
-            used[name] = used.get(name, 0) + amount
+        more = held.resources
+        if consumer in reported:
+            shown = reported[consumer]
+            more = {} if shown == more else beyond(more, held.node, shown)
+        for name, amount in more.items():
+            used[name] = used[name] + amount if name in used else amount
         share = uncounted(consumer, held)
-        left = together(left, share)
+        vcpus += share.vcpus
+        memory_mb += share.memory_mb
+        disk_gb += share.disk_gb
+        instances += share.instances
+        io_operations += share.io_operations
         if share.fitted:
             fitted[consumer] = share.fitted
-    devices = sum(int(each.get(DEVICES, 0)) for each in fitted.values())
+    devices = sum([int(each.get(DEVICES, 0)) for each in fitted.values()])
+    left = model.NodeShare(vcpus, memory_mb, disk_gb, instances, io_operations)
     return UnreportedUsage(used, left, fitted, devices)
 
 
@@ -122,14 +132,3 @@ def share_of(request: requests.Request, *, stays: bool = False) -> model.NodeSha
 def stays(node: model.NodeShare) -> bool:
     """Say whether a claim is of a server that was on the node when it was claimed."""
     return not node.instances and node != _NO_SHARE
-
-
-def together(one: model.NodeShare, other: model.NodeShare) -> model.NodeShare:
-    """Return the sum of two shares, but for what is fitted."""
-    return model.NodeShare(
-        vcpus=one.vcpus + other.vcpus,
-        memory_mb=one.memory_mb + other.memory_mb,
-        disk_gb=one.disk_gb + other.disk_gb,
-        instances=one.instances + other.instances,
-        io_operations=one.io_operations + other.io_operations,
-    )

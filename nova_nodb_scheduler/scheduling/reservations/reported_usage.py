@@ -75,9 +75,14 @@ class ReportedUsage:
 
         :param version: of the record with the claims
         """
+        at = self._node(uuid)
+        instances, moving = self._instances, len(self._migrations) > 0
 
         def left(consumer: str, held: model.HeldClaim) -> model.NodeShare:
             share = held.node
+            if at is None or not (moving or f"{consumer}@{at.cell}" in instances):
+                # Of most that are claimed nothing else is known yet.
+                return share
             # Whoever read the record may not have known its version.
             is_confirmed = held.state is model.ClaimState.CONFIRMED
             since = held.confirmed_by or version if is_confirmed else None

@@ -50,11 +50,46 @@ def host_key(host: str) -> records.RecordKey:
     return records.RecordKey(known_namespaces.CLAIM_RECORDS.name, host)
 
 
+#: Hosts of which claims that were read are remembered, before all are forgotten.
+_MOST_READ = 4096
+
+
+class ReadClaims:
+    """Reads claim records, and of each host only the claims that it did not read before.
+
+    Any thread. What is remembered is never believed: each claim is compared with what
+    the record holds.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Mapping[str, model.HeldClaim]] = {}
+
+    def record(
+        self, host: str, state: record_editor.State | None, version: int
+    ) -> model.ClaimRecord:
+        """Return a record; see :meth:`model.ClaimRecord.from_state`."""
+        found = model.ClaimRecord.from_state(host, state, version, self._claims.get(host, _NONE))
+        if len(self._claims) >= _MOST_READ:
+            self._claims = {}
+        self._claims[host] = found.claims
+        return found
+
+
+_NONE: Mapping[str, model.HeldClaim] = {}
+
+
 def on_host(
-    key: records.RecordKey, rule: Callable[[model.ClaimRecord], record_editor.Proposal[T]]
+    key: records.RecordKey,
+    rule: Callable[[model.ClaimRecord], record_editor.Proposal[T]],
+    read: Callable[
+        [str, record_editor.State | None, int], model.ClaimRecord
+    ] = model.ClaimRecord.from_state,
 ) -> record_editor.Propose[T]:
-    """Return a proposer that has a rule look at the claim record of a host."""
-    return lambda state, version: rule(model.ClaimRecord.from_state(key.key, state, version))
+    """Return a proposer that has a rule look at the claim record of a host.
+
+    :param read: see :meth:`ReadClaims.record`
+    """
+    return lambda state, version: rule(read(key.key, state, version))
 
 
 def stands(answer: model.Granted | model.Gone | record_editor.Unwritten) -> bool | None:
@@ -129,7 +164,9 @@ def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:
 
 def expired(record: model.ClaimRecord, now_seconds: float) -> tuple[str, ...]:
     """Return the consumers whose lease has ended, sorted."""
-    return tuple(sorted(c for c, held in record.claims.items() if held.expired(now_seconds)))
+    # For every claim of a host, whichever changes.
+    deadlines = {c: held.deadline_seconds for c, held in record.claims.items()}
+    return tuple(sorted([c for c, at in deadlines.items() if at is not None and at <= now_seconds]))
 
 
 def confirm_each(

@@ -41,20 +41,25 @@ from nova_nodb_scheduler.synchronizer.records import record_editor
 LOG = logging.getLogger(__name__)
 
 
+def _shows_none(key: records.RecordKey) -> records.Record | None:
+    """Return nothing: no feed is followed that would have brought a record."""
+    return None
+
+
 @attrs.frozen
 class ClaimView:
     """What a scheduler knows when it claims, all of one moment.
 
     :param cursor: how far the state behind the rest had come
     :param record: a host's record of claims, or a group's, as the scheduler's own
-        store has it
+        store has it; None where it has none. By default there is no such store
     :param ended: see :data:`claim_rules.HasLeft`
     :param place_of: see :class:`group_rules.Joining`; no I/O
     """
 
     cursor: records.Cursor
     fits: claim_rules.Fits
-    record: Callable[[records.RecordKey], records.Record | None] = lambda key: None
+    record: Callable[[records.RecordKey], records.Record | None] = _shows_none
     ended: claim_rules.HasLeft = claim_rules.never_left
     place_of: Callable[[str], str] = str
 
@@ -155,6 +160,7 @@ class ClaimBatches:
         self._now_seconds = now_seconds or synchronizer.now_seconds
         self._after_step = after_step
         self._cache = cache or record_editor.RecordCache()
+        self._read = claim_rules.ReadClaims().record
         self._editor = record_editor.BatchEditor(
             synchronizer,
             [known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS],
@@ -254,7 +260,7 @@ class ClaimBatches:
             [each.granted for each in left],
             lambda granted: claim_rules.host_key(granted.claim.host),
             lambda key, here: claim_rules.on_host(
-                key, functools.partial(claim_rules.confirm_each, grants=here)
+                key, functools.partial(claim_rules.confirm_each, grants=here), self._read
             ),
         )
         stands.update(
@@ -334,8 +340,11 @@ class ClaimBatches:
             wanted,
             lambda claim: claim_rules.host_key(claim.host),
             lambda key, here: claim_rules.on_host(
-                key, functools.partial(claim_rules.take_each, claims=here, taking=taking)
+                key,
+                functools.partial(claim_rules.take_each, claims=here, taking=taking),
+                self._read,
             ),
+            is_shown=view.record is not _shows_none,
         )
         self._after_step("claimed")
         return found

@@ -143,6 +143,8 @@ class RecordEditor:
         self._synchronizer = synchronizer
         self._namespaces = {namespace.name: namespace for namespace in namespaces}
         self._pause = pause
+        #: Of records that were written here lately, the payload and what it was made of.
+        self._written: dict[records.RecordKey, tuple[bytes, State]] = {}
 
     def read(self, key: records.RecordKey) -> tuple[State | None, int, int]:
         """Return a record's decoded state (None: no live record), revision and version.
@@ -195,6 +197,9 @@ class RecordEditor:
             return edited, None
         schema = self._namespaces[key.namespace].schema
         payload = codec.encode(proposal.state, schema, record=str(key))
+        if len(self._written) >= _MOST_CACHED:
+            self._written = {}
+        self._written[key] = payload, proposal.state
         return edited, records.Write(key, revision, payload)
 
     def _decoded(
@@ -202,6 +207,9 @@ class RecordEditor:
     ) -> tuple[State | None, int, int]:
         if record is None or record.deleted:
             return None, 0, 0
+        written = self._written.get(key)
+        if written is not None and written[0] == record.payload:
+            return written[1], record.revision, record.version
         decoded = codec.decode(record.payload)
         codec.check_readable(decoded.schema, self._namespaces[key.namespace])
         return decoded.state, record.revision, record.version
@@ -320,10 +328,13 @@ class BatchEditor(RecordEditor):
         entries: Sequence[E],
         key_of: Callable[[E], records.RecordKey],
         propose: Callable[[records.RecordKey, Sequence[E]], Propose[tuple[T, ...]]],
+        *,
+        is_shown: bool = False,
     ) -> list[EntryOutcome[T]]:
         """Change records by entries, those of one record together; what came of each, in order.
 
         :param propose: from a key and its entries to a proposer with an answer for each
+        :param is_shown: see :meth:`edit_each`
         """
         of_record: dict[records.RecordKey, list[E]] = {}
         places: list[tuple[records.RecordKey, int]] = []
@@ -332,7 +343,9 @@ class BatchEditor(RecordEditor):
             here = of_record.setdefault(key, [])
             places.append((key, len(here)))
             here.append(entry)
-        answers = self.edit_each({key: propose(key, here) for key, here in of_record.items()})
+        answers = self.edit_each(
+            {key: propose(key, here) for key, here in of_record.items()}, is_shown=is_shown
+        )
         outcomes: list[EntryOutcome[T]] = []
         for key, place in places:
             edited = answers[key]
@@ -342,22 +355,33 @@ class BatchEditor(RecordEditor):
                 outcomes.append(EntryOutcome(edited))
         return outcomes
 
-    def edit_each(self, proposers: Mapping[records.RecordKey, Propose[T]]) -> Answers[T]:
+    def edit_each(
+        self, proposers: Mapping[records.RecordKey, Propose[T]], *, is_shown: bool = False
+    ) -> Answers[T]:
         """Change several records, each by itself; what came to no answer says why.
 
-        Records that the cache knows are tried without a read: what they lead to counts
-        only if the compare-and-set on them wins; a refusal is looked at again. Blocks
+        Records that the cache knows, or that the feed would have brought, are tried without
+        a read: what they lead to counts only if the compare-and-set on them wins; a refusal
+        is looked at again. Blocks
         for a read of the others and a write at first, and in each further round for a
         write: who loses is told what stands there.
+
+        :param is_shown: the cache has just seen what the feed brought of these records
         """
         if not proposers:
             return {}
-        shown = self._shown(proposers)
+        shown = None if is_shown else self._shown(proposers)
         if shown is not None:
             self._cache.see(*shown)
         # Before anything is read: the feed may tell of a new epoch at any moment.
         epoch = self._cache.epoch
-        batch = _EditedBatch(proposers, self._cache.known(proposers))
+        known: dict[records.RecordKey, records.Record | None] = {}
+        if is_shown or shown is not None:
+            # What the feed has not brought is absent for all that is known: who is right to
+            # think so wins without a read, and who is not is told what stands there.
+            known = dict.fromkeys(proposers)
+        known.update(self._cache.known(proposers))
+        batch = _EditedBatch(proposers, known)
         self._edit(batch)
         if batch.absorbed:
             self._count_absorbed(batch.absorbed)
@@ -433,7 +457,7 @@ class _EditedBatch(Generic[T]):
     def __init__(
         self,
         proposers: Mapping[records.RecordKey, Propose[T]],
-        known: Mapping[records.RecordKey, records.Record],
+        known: Mapping[records.RecordKey, records.Record | None],
     ) -> None:
         self.left = dict(proposers)
         self.answers: Answers[T] = {}
@@ -616,7 +640,14 @@ class GroupCommit:
         """
         call = _CommitCall(drafts)
         with self._changed:
-            self._waiting.append(call)
+            is_alone = not (self._busy or self._waiting)
+            if is_alone:
+                self._busy = True
+            else:
+                self._waiting.append(call)
+        if is_alone:
+            self._lead([call])
+            return call.answer()
         while True:
             with self._changed:
                 self._wait(call)
@@ -624,12 +655,16 @@ class GroupCommit:
                     return call.answer()
                 self._busy = True
                 calls = self._take()
-            try:
-                self._carry_out(calls)
-            finally:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
+            self._lead(calls)
+
+    def _lead(self, calls: Sequence[_CommitCall]) -> None:
+        """Carry out calls as the one who is busy, and leave that to the next one."""
+        try:
+            self._carry_out(calls)
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
 
     def _wait(self, call: _CommitCall) -> None:
         """Wait for a call's end, or until nobody is busy."""

@@ -226,5 +226,5 @@ def write_whole(
         conditions.append(_STANDING.format(each=" OR ".join([_ONE] * count)))
         parameters += (count, *standing)
     text = _WRITE.format(conditions=" ".join(conditions), rows=",".join(rows))
-    found: int | None = engines.answer(connection, text, (*parameters, len(writes), *values))
-    return found
+    [[found]] = engines.rows(connection, text, (*parameters, len(writes), *values))
+    return None if found is None else int(found)

@@ -17,7 +17,7 @@ import pathlib
 import stat
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -385,28 +385,30 @@ def as_writer(connection: sa.Connection) -> sa.Connection:
     return connection
 
 
-def answer(connection: sa.Connection, text: str, parameters: tuple[Any, ...]) -> Any:
-    """Say a statement in no transaction of the client's; return its one value.
+def rows(
+    connection: sa.Connection, text: str, parameters: tuple[Any, ...]
+) -> Sequence[Sequence[Any]]:
+    """Say a statement in no transaction of the client's; return its rows.
 
     The client library's own cursor: what SQLAlchemy does around it, for a statement that
-    begins and ends its transaction itself, is half of what a small write takes. Errors are
-    SQLAlchemy's and oslo.db's all the same.
+    begins and ends its transaction itself, is half of what a small write or read takes.
+    Errors are SQLAlchemy's and oslo.db's all the same.
     """
     tell = getattr(connection, "_handle_dbapi_exception", None)
     if tell is None:
         # Another SQLAlchemy.
-        return connection.exec_driver_sql(text, parameters).scalar_one()
+        return connection.exec_driver_sql(text, parameters).all()
     cursor = connection.connection.cursor()
     try:
         cursor.execute(text, parameters)
-        [[value]] = cursor.fetchall()
+        found: Sequence[Sequence[Any]] = cursor.fetchall()
         # Reads what is left of the answer.
         cursor.close()
     except BaseException as error:
         # It raises, and drops a connection that broke, or whose answer was left unread.
         tell(error, text, parameters, cursor, None)
         raise
-    return value
+    return found
 
 
 def _create_sqlite(url: sa.URL, options: sql_options.SQLOptions) -> sa.Engine:

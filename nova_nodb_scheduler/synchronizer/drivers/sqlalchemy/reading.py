@@ -27,6 +27,7 @@ import sqlalchemy as sa
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
+    engines,
     epochs,
     schema,
     sequencing,
@@ -191,12 +192,11 @@ def _read(
     connection: sa.Connection, text: str, parameters: tuple[Any, ...]
 ) -> list[records.Record]:
     """Read records by a statement that leaves their columns open."""
-    is_mysql = connection.dialect.name == "mysql"
-    columns = _TWO_COLUMNS if is_mysql else _COLUMNS
-    found = connection.exec_driver_sql(text.format(columns=columns), parameters)
-    if is_mysql:
-        return [statements.of_text(own, payload) for own, payload in found.all()]
-    return statements.to_records(found)
+    if connection.dialect.name == "mysql":
+        found = engines.rows(connection, text.format(columns=_TWO_COLUMNS), parameters)
+        return [statements.of_text(own, payload) for own, payload in found]
+    text = text.format(columns=_COLUMNS)
+    return statements.to_records(connection.exec_driver_sql(text, parameters))
 
 
 def _waiting(found: Iterable[records.Record]) -> list[records.RecordKey]:

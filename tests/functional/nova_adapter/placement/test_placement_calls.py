@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import fixtures
-import requests
+import urllib3
 import webob.dec
 import webob.exc
 from keystoneauth1 import adapter, plugin, session
@@ -238,6 +238,7 @@ class SendingTest(SendingCase):
         self.assertIn("REQ:", logs.output)
 
     def test_a_connection_that_breaks_is_keystoneauths_error_and_is_told_as_unsure(self):
+        broken = urllib3.exceptions
         told: list[write_hints.ObservedWrite] = []
         # A fixture that stands in for a method takes over that it is observed, but not how.
         for name in ("put", "post", "delete"):
@@ -250,18 +251,23 @@ class SendingTest(SendingCase):
         self.assertEqual([[self.host]] * 2, [list(each.placed) for each in told])
 
         for raised, expected in (
-            (requests.exceptions.ReadTimeout, keystone.ConnectTimeout),
-            (requests.exceptions.ConnectionError, keystone.ConnectFailure),
-            (requests.exceptions.SSLError, keystone.SSLError),
-            (requests.exceptions.ChunkedEncodingError, keystone.UnknownConnectionError),
+            (broken.ReadTimeoutError(None, "/", "slow"), keystone.ConnectTimeout),
+            (broken.ConnectTimeoutError("slow"), keystone.ConnectTimeout),
+            (broken.NewConnectionError(None, "refused"), keystone.ConnectFailure),
+            (broken.ProtocolError("aborted"), keystone.ConnectFailure),
+            (broken.ProxyError("no proxy", OSError()), keystone.ConnectFailure),
+            (broken.ClosedPoolError(None, "closed"), keystone.ConnectFailure),
+            (OSError("no route"), keystone.ConnectFailure),
+            (broken.SSLError("another authority"), keystone.SSLError),
+            (broken.DecodeError("no gzip"), keystone.UnknownConnectionError),
         ):
             self.post()
 
-            def broken(*args: Any, error: Any = raised, **kwargs: Any) -> Any:
-                raise error("broken")
+            def break_off(*args: Any, error: Any = raised, **kwargs: Any) -> Any:
+                raise error
 
             told.clear()
-            with fixtures.MonkeyPatch("requests.adapters.HTTPAdapter.send", broken):
+            with fixtures.MonkeyPatch("urllib3.HTTPConnectionPool.urlopen", break_off):
                 self.assertRaises(expected, self.post)
             self.assertEqual([frozenset({self.host})], [each.providers for each in told])
 
@@ -269,13 +275,13 @@ class SendingTest(SendingCase):
         posts = placement_calls.AllocationCalls(self.client)
         one, two = (cloud.server(self.host) for _ in range(2))
         posts.post([one])
-        own = requests.adapters.HTTPAdapter.send
+        own = urllib3.HTTPConnectionPool.urlopen
 
         def lost(*args: Any, **kwargs: Any) -> Any:
             own(*args, **kwargs)
-            raise requests.exceptions.ConnectionError("reset")
+            raise urllib3.exceptions.ProtocolError("reset")
 
-        with fixtures.MonkeyPatch("requests.adapters.HTTPAdapter.send", lost):
+        with fixtures.MonkeyPatch("urllib3.HTTPConnectionPool.urlopen", lost):
             reply = posts.post([two])
         self.assertEqual("LostReply", type(reply).__name__)
         self.assertEqual({"VCPU": 2}, self.usages(self.host))
@@ -303,13 +309,13 @@ class SendingTest(SendingCase):
 
     def test_an_error_below_keystoneauth_is_no_answer_and_no_mistake(self):
         self.post()
-        own = requests.adapters.HTTPAdapter.send
+        own = urllib3.HTTPConnectionPool.urlopen
 
         def lost(*args: Any, **kwargs: Any) -> Any:
             own(*args, **kwargs)
-            raise ValueError("of urllib3, say")
+            raise ValueError("of http.client, say")
 
-        with fixtures.MonkeyPatch("requests.adapters.HTTPAdapter.send", lost):
+        with fixtures.MonkeyPatch("urllib3.HTTPConnectionPool.urlopen", lost):
             self.assertRaises(keystone.UnknownConnectionError, self.post)
         self.assertEqual({"VCPU": 2}, self.usages(self.host))
 

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import pathlib
 import ssl
 import threading
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+import fixtures
 from keystoneauth1 import adapter, session
 from keystoneauth1 import exceptions as keystone
 from nova.scheduler.client import report
@@ -215,6 +218,112 @@ class RepeatedRequestsTest(_ThreadsCase):
             go_on.set()
             self.assertEqual(503, answer.result(30).status_code)
         self.assertIs(theirs, repeater._pattern)
+
+
+def _whole(body: bytes, **headers: str) -> raw_http.Answer:
+    return raw_http.answer(200, body, **headers), True
+
+
+def _cut(body: bytes, left: int, **headers: str) -> raw_http.Answer:
+    return raw_http.answer(200, body, **headers)[:-left], False
+
+
+def _chunked(*parts: bytes) -> raw_http.Answer:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(parts), False
+
+
+_BODY = b'{"some": "words, and as many again: words, words"}'
+_GZIP = gzip.compress(_BODY)
+_BARE = zlib.compressobj(wbits=-15)
+_BARE_DEFLATE = _BARE.compress(_BODY) + _BARE.flush()
+
+#: Answers of all kinds; what is read of each by keystoneauth is what is read of it here.
+ANSWERS: dict[str, raw_http.Answer] = {
+    "gzip": _whole(_GZIP, Content_Encoding="gzip"),
+    "gzip, called otherwise": _whole(_GZIP, content_encoding="GZIP"),
+    "gzip, cut": _cut(_GZIP, 9, Content_Encoding="gzip"),
+    "no gzip": _whole(b"\x00" * 30, Content_Encoding="gzip"),
+    "deflate": _whole(zlib.compress(_BODY), Content_Encoding="deflate"),
+    "deflate, bare": _whole(_BARE_DEFLATE, Content_Encoding="deflate"),
+    "unknown encoding": _whole(_BODY, Content_Encoding="own"),
+    "not UTF-8": _whole(b'{"name": "\xff"}'),
+    "empty": _whole(b""),
+    "cut": _cut(_BODY, 9),
+    "nothing": None,
+    "stalled": (raw_http.answer(200, _BODY)[:-9], True),
+    "silent": (b"", True),
+    "no HTTP": (b"hello\r\n\r\n", False),
+    "chunks": _chunked(b"2\r\n{}\r\n", b"0\r\n\r\n"),
+    "chunks, cut": _chunked(b"9\r\n{}"),
+    "no chunks": _chunked(b"zz\r\n{}\r\n"),
+    "until closed": (b"HTTP/1.0 200 OK\r\nServer: old\r\n\r\n" + _BODY, False),
+    "closed afterwards": (raw_http.answer(200, _BODY, Connection="close"), False),
+    "later": (raw_http.answer(503, b"busy", Retry_After="1"), True),
+    "too many": (raw_http.answer(429, b"", Retry_After="1"), True),
+    "too large": (raw_http.answer(413, b"", Retry_After="1"), True),
+}
+
+
+class AnswersTest(sender_case.SenderCase):
+    def heard(self, call: Callable[[], Any]) -> Any:
+        """Return what is heard of an answer: what it says, or the kind of error."""
+        try:
+            found = call()
+        except keystone.ClientException as error:
+            return type(error), isinstance(error, keystone.RetriableConnectionFailure)
+        names = ("Content-Type", "content-encoding", "SERVER")
+        said = [found.headers.get(name) for name in names]
+        return found.status_code, found.content, said
+
+    def test_an_answer_of_any_kind_is_what_keystoneauth_hears(self) -> None:
+        own = session.Session(auth=self.auth, timeout=1)
+        self.client._client.session.timeout = 1.0
+        stock = report.SchedulerReportClient(
+            adapter.Adapter(own, service_type="placement", raise_exc=False)
+        )
+        path = "/resource_providers?in_tree=odd"
+        heard: dict[str, tuple[Any, Any]] = {}
+        for name, given in ANSWERS.items():
+            self.repeat()
+            before = len(self.server.asked)
+            self.next = [given]
+            theirs = self.heard(lambda: stock.get(path, version=sender_case.VERSION))
+            self.next = [given]
+            ours = self.heard(lambda: self.reader.get(path, sender_case.VERSION))
+            self.assertEqual(before + 2, len(self.server.asked), name)
+            heard[name] = theirs, ours
+        self.assertEqual({}, {name: each for name, each in heard.items() if each[0] != each[1]})
+
+    def test_an_error_names_what_was_asked_for(self) -> None:
+        self.repeat()
+        self.next = [None]
+        error = self.assertRaises(keystone.ConnectFailure, self.get, "this-one")
+        self.assertIn(
+            f"{self.server.url}/placement/resource_providers?in_tree=this-one", str(error)
+        )
+
+    def test_a_proxy_of_the_environment_is_asked_as_by_keystoneauth(self) -> None:
+        proxy = self.serve()
+        self.auth.catalogue = self.auth.known = "http://placement.example/placement"
+        for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
+            self.useFixture(fixtures.EnvironmentVariable(name))
+        self.useFixture(
+            fixtures.EnvironmentVariable("http_proxy", proxy.url.replace("//", "//user:word@"))
+        )
+        self.repeat()
+        self.get("other")
+        learnt, repeated = (
+            next(each for each in asked if each.line.startswith("GET"))
+            for asked in (proxy.asked, proxy.asked[::-1])
+        )
+        self.assertEqual(
+            "http://placement.example/placement/resource_providers?in_tree=other", repeated.target
+        )
+        self.assertEqual(learnt.headers, repeated.headers)
+        self.assertEqual("Basic dXNlcjp3b3Jk", repeated.headers["Proxy-Authorization"])
+        proxy.close()
+        self.assertRaises(keystone.ConnectFailure, self.get, "away")
 
 
 class RepeatedOverTLSTest(certificates.WithCertificates, _ThreadsCase):

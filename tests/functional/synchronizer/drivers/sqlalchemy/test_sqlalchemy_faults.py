@@ -112,16 +112,16 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         def count(_connection: object, _cursor: object, text: str, *_rest: object) -> None:
             seen.append(text)
 
-        own = engines.answer
+        own = engines.rows
 
-        def count_answer(connection: Any, text: str, parameters: Any) -> Any:
+        def count_rows(connection: Any, text: str, parameters: Any) -> Any:
             seen.append(text)
             return own(connection, text, parameters)
 
         for engine in client.engines:
             sa.event.listen(engine, "before_cursor_execute", count)
         try:
-            with mock.patch.object(engines, "answer", count_answer):
+            with mock.patch.object(engines, "rows", count_rows):
                 action()
         finally:
             for engine in client.engines:
