@@ -7,7 +7,7 @@ import unittest
 import uuid
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler import errors
@@ -58,6 +58,7 @@ class ServiceIdTest(unittest.TestCase):
 
 class RoundTest(unittest.TestCase):
     @given(BEATS, st.integers(0, 2**53))
+    @example([(2, 1, NEWEST), (1, 3, NEWEST - 1), (2, 1, NEWEST - 2), (1, 2, NEWEST)], 0)
     def test_heartbeats_come_back_sorted_and_of_those_alike_the_latest(self, beats, flush):
         made = slot(*beats, flush=flush)
         payload = codec.encode(heartbeat_journals.state_of(made), NAMESPACE.schema)
