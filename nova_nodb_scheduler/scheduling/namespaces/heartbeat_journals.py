@@ -33,8 +33,9 @@ MOST_AGE_TICKS: Final = 2**16 - 1
 #: Nova's column is an integer of 32 bits with a sign.
 LEAST_COUNT: Final = -(2**31)
 GREATEST_COUNT: Final = 2**31 - 1
-#: Year 5138; and what JSON's readers hold without loss.
-_MOST_TICKS: Final = 10**12
+#: Latest time there is: in the year 5138.
+MOST_SECONDS: Final = 10**11
+_MOST_TICKS: Final = MOST_SECONDS * TICKS_PER_SECOND
 _MOST_FLUSHES: Final = 2**53
 
 _ID, _COUNT, _AGE = np.dtype("<u8"), np.dtype("<i4"), np.dtype("<u2")
