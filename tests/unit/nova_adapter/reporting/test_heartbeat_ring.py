@@ -155,12 +155,18 @@ class DriverCases:
     def test_a_ring_that_was_dropped_for_dead_goes_on_under_a_new_name(self):
         ring = self.ring()
         self.tell(ring)
+        left = self.tell(ring)
         [record] = self.back_end.read([records.RecordKey(NAMESPACE, "ring-0.0")]).values()
         self.back_end.write([records.Write(record.key, record.revision, deleted=True)])
         self.clock.seconds += KEEP
         with self.assertLogs(LOG, "WARNING"):
             entries = self.tell(ring)
-        self.assertEqual({"ring-1.0": numbers(entries)}, beats_in(self.back_end))
+        # What else it had is left to whoever drops it.
+        more = self.tell(ring)
+        expected = {"ring-0.1": left, "ring-1.0": entries, "ring-1.1": more}
+        self.assertEqual(
+            {key: numbers(each) for key, each in expected.items()}, beats_in(self.back_end)
+        )
 
     def test_a_new_epoch_begins_a_new_ring(self):
         ring = self.ring()
@@ -280,6 +286,23 @@ class RingTest(Case):
         self.assertEqual(
             {"ring-0.0": numbers(theirs), "ring-1.0": numbers(entries)}, beats_in(self.back_end)
         )
+
+    def test_of_several_slots_in_doubt_one_that_is_anothers_takes_all_to_the_new_ring(self):
+        ring = self.ring()
+        self.back_end.faults.fail_next(faults.Fault.REQUEST_LOST)
+        entries = self.entries(heartbeat_journals.MOST_OF_ONE + 1)
+        ring.add(entries)
+        ring.flush()
+        key = records.RecordKey(NAMESPACE, "ring-0.1")
+        state = heartbeat_journals.state_of(heartbeat_journals.slot_of("c", 1, [9], [9], [9]))
+        theirs = codec.encode(state, known_namespaces.HEARTBEAT_JOURNALS.schema)
+        self.client().write([records.Write(key, 0, theirs)])
+        with self.assertLogs(LOG, "WARNING"):
+            self.assertEqual((65, 0), attrs.astuple(ring.flush())[0::2])
+        found = beats_in(self.back_end)
+        self.assertEqual(["ring-0.1", "ring-1.0", "ring-1.1"], sorted(found))
+        self.assertEqual(numbers(entries), found["ring-1.0"] | found["ring-1.1"])
+        self.assertEqual(1, ring.given_up)
 
     def test_while_the_back_end_is_down_heartbeats_wait_and_the_oldest_are_lost_at_the_bound(self):
         ring = self.ring(max_waiting=5)
