@@ -7,7 +7,6 @@ import logging
 import pathlib
 import tempfile
 import unittest
-import uuid
 
 import attrs
 from hypothesis import stateful
@@ -20,36 +19,8 @@ from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, faults, hub
 from nova_nodb_scheduler.wire import codec
+from tests.unit.nova_adapter.reporting import journal_case
 from tests.unit.synchronizer import machine_runs
-
-NAMESPACE = known_namespaces.HEARTBEAT_JOURNALS.name
-LOG = heartbeat_ring.LOG.name
-START = 1_790_000_000.0
-KEEP = 10.0
-SERVICES = [str(uuid.UUID(int=each)) for each in range(1, 4)]
-
-
-def beats_in(client):
-    """Return (id, count) of all that stands in journals, by the slot's key."""
-    found = {}
-    for page in client.snapshot([NAMESPACE]).pages:
-        for record in page:
-            slot = heartbeat_journals.read(record.key.key, codec.decode(record.payload).state)
-            beats = zip(slot.ids.tolist(), slot.counts.tolist(), strict=True)
-            found[record.key.key] = set(beats)
-    return found
-
-
-def numbers(entries):
-    return {(heartbeat_journals.service_id(each.service), each.report_count) for each in entries}
-
-
-class Clock:
-    def __init__(self):
-        self.seconds = 0.0
-
-    def __call__(self):
-        return self.seconds
 
 
 class SmallPayloads(driver.MemorySynchronizer):
@@ -58,152 +29,35 @@ class SmallPayloads(driver.MemorySynchronizer):
     capabilities = attrs.evolve(driver.MemorySynchronizer.capabilities, max_payload_bytes=1090)
 
 
-class Case(unittest.TestCase):
+class MemoryTest(journal_case.DriverCases):
     def setUp(self):
-        self.clock = Clock()
-        self.counts = itertools.count(1)
         self.hub = hub.MemoryHub()
-        self.back_end = self.client()
+        super().setUp()
 
     def make_synchronizer(self):
         return driver.MemorySynchronizer(shared_hub=self.hub)
 
-    def client(self):
-        made = self.make_synchronizer()
-        made.open()
-        self.addCleanup(made.close)
-        return made
 
-    def ring(self, client=None, names=None, **bounds):
-        names = names or (f"ring-{number}" for number in itertools.count())
-        options = heartbeat_ring.RingOptions(**{"keep_seconds": KEEP, **bounds})
-        return heartbeat_ring.HeartbeatRing(
-            client or self.back_end, "c", lambda: next(names), options, self.clock
-        )
-
-    def entries(self, count=1, service=SERVICES[0]):
-        return [
-            heartbeat_ring.JournalEntry(service, next(self.counts), START + self.clock.seconds)
-            for _ in range(count)
-        ]
-
-    def tell(self, ring, count=1, service=SERVICES[0]):
-        """Have a ring write new heartbeats; return them."""
-        entries = self.entries(count, service)
-        self.assertEqual([], ring.add(entries))
-        flushed = ring.flush()
-        self.assertEqual((count, 0, 0), (flushed.written, flushed.waiting, flushed.lost))
-        return entries
-
-    def keys(self):
-        return sorted(beats_in(self.back_end))
-
-    def all_beats(self):
-        return set().union(*beats_in(self.back_end).values())
-
-
-class DriverCases:
-    """What holds with every driver."""
-
-    def test_each_flush_is_a_slot_and_one_that_is_old_enough_is_overwritten(self):
-        ring = self.ring()
-        for _ in range(4):
-            self.tell(ring)
-            self.clock.seconds += 4.0
-        # The first was 12 s old when the fourth took its place; the second is so now.
-        last = self.tell(ring)
-        found = beats_in(self.back_end)
-        self.assertEqual([f"ring-0.{number}" for number in range(3)], sorted(found))
-        self.assertEqual(numbers(last), found["ring-0.1"])
-        self.assertEqual(3, len(self.all_beats()))
-
-    def test_a_slot_that_is_young_is_never_overwritten_and_a_ring_has_an_end(self):
-        ring = self.ring(max_slots=2)
-        self.tell(ring)
-        self.tell(ring)
-        ring.add(self.entries(5))
-        self.assertEqual((0, 5), attrs.astuple(ring.flush())[0::2])
-        self.clock.seconds += KEEP
-        self.assertEqual((5, 0), attrs.astuple(ring.flush())[0::2])
-        self.assertEqual(["ring-0.0", "ring-0.1"], self.keys())
-
-    def test_what_one_slot_cannot_hold_goes_on_in_others_in_the_same_write(self):
-        ring = self.ring()
-        entries = self.tell(ring, 3 * heartbeat_journals.MOST_OF_ONE - 1)
-        self.assertEqual(3, len(self.keys()))
-        self.assertEqual(numbers(entries), self.all_beats())
-        apart = [
-            heartbeat_ring.JournalEntry(SERVICES[1], 1, 1000.0),
-            heartbeat_ring.JournalEntry(SERVICES[2], 1, START),
-        ]
-        ring.add(apart)
-        self.assertEqual(2, ring.flush().written)
-        self.assertEqual(5, len(self.keys()))
-
-    def test_a_rival_of_the_same_name_is_noticed_and_nobodys_heartbeats_are_overwritten(self):
-        first, second = self.ring(names=iter("ab")), self.ring(self.client(), names=iter("ac"))
-        told = self.tell(first)
-        with self.assertLogs(LOG, "WARNING") as logged:
-            told += self.tell(second)
-        self.assertIn("a.0", logged.output[0])
-        self.assertEqual(["a.0", "c.0"], self.keys())
-        told += self.tell(first) + self.tell(second)
-        self.assertEqual(["a.0", "a.1", "c.0", "c.1"], self.keys())
-        self.assertEqual(numbers(told), self.all_beats())
-        self.assertEqual((0, 1), (first.given_up, second.given_up))
-
-    def test_a_ring_that_was_dropped_for_dead_goes_on_under_a_new_name(self):
-        ring = self.ring()
-        self.tell(ring)
-        left = self.tell(ring)
-        [record] = self.back_end.read([records.RecordKey(NAMESPACE, "ring-0.0")]).values()
-        self.back_end.write([records.Write(record.key, record.revision, deleted=True)])
-        self.clock.seconds += KEEP
-        with self.assertLogs(LOG, "WARNING"):
-            entries = self.tell(ring)
-        # What else it had is left to whoever drops it.
-        more = self.tell(ring)
-        expected = {"ring-0.1": left, "ring-1.0": entries, "ring-1.1": more}
-        self.assertEqual(
-            {key: numbers(each) for key, each in expected.items()}, beats_in(self.back_end)
-        )
-
-    def test_a_new_epoch_begins_a_new_ring(self):
-        ring = self.ring()
-        self.tell(ring)
-        self.client().reset()
-        self.clock.seconds += KEEP
-        with self.assertLogs(LOG, "WARNING"):
-            entries = self.tell(ring)
-        self.assertEqual({"ring-1.0": numbers(entries)}, beats_in(self.back_end))
-
-    def test_versions_are_told_and_grow(self):
-        ring = self.ring()
-        told = []
-        for _ in range(3):
-            ring.add(self.entries())
-            told.append(ring.flush().version)
-        self.assertEqual(told, sorted(told))
-        self.assertEqual(self.back_end.head().version, told[-1])
-
-
-class MemoryTest(DriverCases, Case):
-    pass
-
-
-class OneKeyAtATimeTest(DriverCases, Case):
+class OneKeyAtATimeTest(MemoryTest):
     def make_synchronizer(self):
         return driver.MemorySynchronizer(driver.MemoryOptions(single_key=True), self.hub)
 
 
-class SQLiteTest(DriverCases, Case):
+class SQLiteTest(journal_case.DriverCases):
     def make_synchronizer(self):
         if not hasattr(self, "path"):
             self.path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         return sql.SQLAlchemySynchronizer(sql.SQLOptions(f"sqlite:///{self.path}/nodb.sqlite"))
 
 
-class RingTest(Case):
+class RingTest(journal_case.RingCase):
+    def setUp(self):
+        self.hub = hub.MemoryHub()
+        super().setUp()
+
+    def make_synchronizer(self):
+        return driver.MemorySynchronizer(shared_hub=self.hub)
+
     def calls(self, client):
         """Count a client's requests from here on."""
         counted = collections.Counter()
@@ -226,7 +80,7 @@ class RingTest(Case):
         self.assertEqual({"write": 2}, counted)
 
     def test_what_no_journal_can_hold_is_handed_back(self):
-        good = heartbeat_ring.JournalEntry(SERVICES[0], 1, START)
+        good = heartbeat_ring.JournalEntry(journal_case.SERVICES[0], 1, journal_case.START)
         bad = [
             good._replace(service="no-uuid"),
             good._replace(report_count=2**31),
@@ -248,7 +102,9 @@ class RingTest(Case):
         counted = self.calls(self.back_end)
         self.assertEqual((1, 0), attrs.astuple(ring.flush())[0::2])
         self.assertEqual({"read": 1}, counted)
-        self.assertEqual({"ring-0.0": numbers(entries)}, beats_in(self.back_end))
+        self.assertEqual(
+            {"ring-0.0": journal_case.numbers(entries)}, journal_case.beats_in(self.back_end)
+        )
         self.assertEqual(0, ring.given_up)
 
     def test_a_request_that_was_lost_or_is_late_is_sent_again_as_it_was(self):
@@ -260,10 +116,10 @@ class RingTest(Case):
             ring.flush()
             more = self.tell_behind(ring)
             self.hub.deliver_late()
-            found = beats_in(self.back_end)
-            self.assertEqual(numbers(entries), found[f"{fault.value}.0"])
-            self.assertEqual(numbers(more), found[f"{fault.value}.1"])
-            self.clock.seconds += KEEP
+            found = journal_case.beats_in(self.back_end)
+            self.assertEqual(journal_case.numbers(entries), found[f"{fault.value}.0"])
+            self.assertEqual(journal_case.numbers(more), found[f"{fault.value}.1"])
+            self.clock.seconds += journal_case.KEEP
             self.tell(ring)
             self.assertEqual(0, ring.given_up)
 
@@ -281,10 +137,11 @@ class RingTest(Case):
         ring.flush()
         rival = self.ring(self.client(), names=iter(["ring-0"]))
         theirs = self.tell(rival)
-        with self.assertLogs(LOG, "WARNING"):
+        with self.assertLogs(journal_case.LOG, "WARNING"):
             entries += self.tell_behind(ring)
         self.assertEqual(
-            {"ring-0.0": numbers(theirs), "ring-1.0": numbers(entries)}, beats_in(self.back_end)
+            {"ring-0.0": journal_case.numbers(theirs), "ring-1.0": journal_case.numbers(entries)},
+            journal_case.beats_in(self.back_end),
         )
 
     def test_of_several_slots_in_doubt_one_that_is_anothers_takes_all_to_the_new_ring(self):
@@ -293,15 +150,15 @@ class RingTest(Case):
         entries = self.entries(heartbeat_journals.MOST_OF_ONE + 1)
         ring.add(entries)
         ring.flush()
-        key = records.RecordKey(NAMESPACE, "ring-0.1")
+        key = records.RecordKey(journal_case.NAMESPACE, "ring-0.1")
         state = heartbeat_journals.state_of(heartbeat_journals.slot_of("c", 1, [9], [9], [9]))
         theirs = codec.encode(state, known_namespaces.HEARTBEAT_JOURNALS.schema)
         self.client().write([records.Write(key, 0, theirs)])
-        with self.assertLogs(LOG, "WARNING"):
+        with self.assertLogs(journal_case.LOG, "WARNING"):
             self.assertEqual((65, 0), attrs.astuple(ring.flush())[0::2])
-        found = beats_in(self.back_end)
+        found = journal_case.beats_in(self.back_end)
         self.assertEqual(["ring-0.1", "ring-1.0", "ring-1.1"], sorted(found))
-        self.assertEqual(numbers(entries), found["ring-1.0"] | found["ring-1.1"])
+        self.assertEqual(journal_case.numbers(entries), found["ring-1.0"] | found["ring-1.1"])
         self.assertEqual(1, ring.given_up)
 
     def test_while_the_back_end_is_down_heartbeats_wait_and_the_oldest_are_lost_at_the_bound(self):
@@ -309,7 +166,7 @@ class RingTest(Case):
         self.hub.faults.go_down()
         entries = []
         for each in range(8):
-            entries += self.entries(service=SERVICES[each % 3])
+            entries += self.entries(service=journal_case.SERVICES[each % 3])
             ring.add(entries[-1:])
             with self.assertRaises(errors.BackendUnavailable):
                 ring.flush()
@@ -318,7 +175,7 @@ class RingTest(Case):
         # What was sent at first is in doubt, and not among those that wait.
         self.assertEqual(8, flushed.written + flushed.lost)
         self.assertEqual((0, 2), (flushed.waiting, flushed.lost))
-        self.assertLess(numbers(entries[3:]), self.all_beats())
+        self.assertLess(journal_case.numbers(entries[3:]), self.all_beats())
         self.assertEqual(0, self.ring_flush_lost(ring))
 
     def ring_flush_lost(self, ring):
@@ -327,12 +184,12 @@ class RingTest(Case):
 
     def test_a_service_that_says_very_many_counts_crowds_no_other_out(self):
         ring = self.ring(max_waiting=300)
-        honest = self.entries(service=SERVICES[1])
+        honest = self.entries(service=journal_case.SERVICES[1])
         ring.add(honest)
         ring.add(self.entries(10_000))
         flushed = ring.flush()
         self.assertEqual(0, flushed.lost)
-        self.assertLess(numbers(honest), self.all_beats())
+        self.assertLess(journal_case.numbers(honest), self.all_beats())
         # Its own latest are there.
         self.assertEqual(10_001, max(count for _, count in self.all_beats()))
 
@@ -350,7 +207,7 @@ class RingTest(Case):
         self.addCleanup(client.close)
         entries = self.tell(self.ring(client), 10)
         self.assertEqual(4, len(self.keys()))
-        self.assertEqual(numbers(entries), self.all_beats())
+        self.assertEqual(journal_case.numbers(entries), self.all_beats())
 
 
 class Machine(stateful.RuleBasedStateMachine):
@@ -365,13 +222,13 @@ class Machine(stateful.RuleBasedStateMachine):
         self.rival = driver.MemorySynchronizer(shared_hub=self.hub)
         self.back_end.open()
         self.rival.open()
-        self.clock = Clock()
+        self.clock = journal_case.Clock()
         names = itertools.count()
         self.ring = heartbeat_ring.HeartbeatRing(
             self.back_end,
             "c",
             lambda: f"ring-{next(names)}",
-            heartbeat_ring.RingOptions(KEEP, max_slots=5, max_waiting=12),
+            heartbeat_ring.RingOptions(journal_case.KEEP, max_slots=5, max_waiting=12),
             self.clock,
         )
         self.count = 0
@@ -380,13 +237,15 @@ class Machine(stateful.RuleBasedStateMachine):
         self.excused = set()
         self.foreign = {}
 
-    @stateful.rule(service=st.sampled_from(SERVICES), times=st.integers(1, 6))
+    @stateful.rule(service=st.sampled_from(journal_case.SERVICES), times=st.integers(1, 6))
     def beat(self, service, times):
         for _ in range(times):
             self.count += 1
-            entry = heartbeat_ring.JournalEntry(service, self.count, START + self.clock.seconds)
+            entry = heartbeat_ring.JournalEntry(
+                service, self.count, journal_case.START + self.clock.seconds
+            )
             self.ring.add([entry])
-            self.added |= numbers([entry])
+            self.added |= journal_case.numbers([entry])
 
     @stateful.rule(
         fault=st.sampled_from([None, None, None, *faults.Fault]),
@@ -414,19 +273,19 @@ class Machine(stateful.RuleBasedStateMachine):
         won = [each for each in self.hub.deliver_late() if each.won]
         self.met["late and won"] += bool(won)
 
-    @stateful.rule(seconds=st.sampled_from([1.0, 4.0, KEEP]))
+    @stateful.rule(seconds=st.sampled_from([1.0, 4.0, journal_case.KEEP]))
     def pass_time(self, seconds):
         self.clock.seconds += seconds
 
     def _excuse(self, key):
-        self.excused |= beats_in(self.rival).get(key, set())
+        self.excused |= journal_case.beats_in(self.rival).get(key, set())
 
     @stateful.rule(at=st.integers(0, 5), deleted=st.booleans())
     def come_between(self, at, deleted):
         """Write or drop a slot of the ring's, as one of the same name or a collector does."""
         if self.ring.name is None:
             return
-        key = records.RecordKey(NAMESPACE, f"{self.ring.name}.{at}")
+        key = records.RecordKey(journal_case.NAMESPACE, f"{self.ring.name}.{at}")
         standing = self.rival.read([key]).get(key)
         revision = 0 if standing is None or standing.deleted else standing.revision
         if deleted and not revision:
@@ -446,19 +305,19 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def begin_an_epoch(self):
         self.met["epoch"] += 1
-        for key in beats_in(self.rival):
+        for key in journal_case.beats_in(self.rival):
             self._excuse(key)
         self.foreign.clear()
         self.rival.reset()
 
     @stateful.invariant()
     def nothing_is_gone_before_its_time(self):
-        present = set().union(*beats_in(self.rival).values())
+        present = set().union(*journal_case.beats_in(self.rival).values())
         for beat in present:
             self.since.setdefault(beat, self.clock.seconds)
         for beat, since in self.since.items():
             if beat not in present and beat not in self.excused:
-                assert self.clock.seconds - since >= KEEP, beat
+                assert self.clock.seconds - since >= journal_case.KEEP, beat
                 self.met["overwritten"] += 1
         never = self.added - self.since.keys()
         # The ring tells what it lost with its next flush.
@@ -472,7 +331,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def teardown(self):
         for _ in range(8):
-            self.clock.seconds += KEEP
+            self.clock.seconds += journal_case.KEEP
             self.lost += self.ring.flush().lost
             self.nothing_is_gone_before_its_time()
         assert self.ring.waiting == 0
