@@ -91,7 +91,7 @@ class RingFlush:
     lost: int
 
 
-class _Beat(NamedTuple):
+class _NumberedHeartbeat(NamedTuple):
     """A heartbeat in numbers, as a slot holds it."""
 
     service: int
@@ -113,7 +113,7 @@ class _SentSlot:
     """A write of a slot that is to be sent, or whose outcome is not known."""
 
     write: records.Write
-    beats: Sequence[_Beat]
+    heartbeats: Sequence[_NumberedHeartbeat]
 
     def is_own(self, standing: records.Record | None) -> bool:
         """Tell whether what stands there is what was sent."""
@@ -122,20 +122,20 @@ class _SentSlot:
         )
 
 
-class _WaitingBeats:
+class _WaitingHeartbeats:
     """Heartbeats that wait, by service; those come first that wait longest, or nearly."""
 
     def __init__(self) -> None:
-        self._of_service: dict[int, collections.deque[_Beat]] = {}
+        self._of_service: dict[int, collections.deque[_NumberedHeartbeat]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, beat: _Beat) -> None:
+    def add(self, heartbeat: _NumberedHeartbeat) -> None:
         """Add a service's latest; beyond a bound its own oldest goes, and no other's."""
-        own = self._of_service.setdefault(beat.service, collections.deque())
-        own.append(beat)
+        own = self._of_service.setdefault(heartbeat.service, collections.deque())
+        own.append(heartbeat)
         self._count += 1
         if len(own) > _MOST_OF_ONE:
             own.popleft()
@@ -153,10 +153,11 @@ class _WaitingBeats:
         self._count -= dropped
         return dropped
 
-    def take(self, most: int) -> list[_Beat]:
+    def take(self, most: int) -> list[_NumberedHeartbeat]:
         """Take what one slot can hold, those that waited longest first."""
-        taken: list[_Beat] = []
-        first_tick = last_tick = None
+        taken: list[_NumberedHeartbeat] = []
+        first_tick: int | None = None
+        last_tick: int | None = None
         for service in list(self._of_service):
             if len(taken) == most:
                 break
@@ -175,15 +176,15 @@ class _WaitingBeats:
         self._count -= len(taken)
         return taken
 
-    def give_back(self, beats: Sequence[_Beat]) -> None:
+    def give_back(self, heartbeats: Sequence[_NumberedHeartbeat]) -> None:
         """Add heartbeats that waited longer than all others."""
         before = self._of_service
         self._of_service = {}
-        for beat in beats:
-            self._of_service.setdefault(beat.service, collections.deque()).append(beat)
+        for heartbeat in heartbeats:
+            self._of_service.setdefault(heartbeat.service, collections.deque()).append(heartbeat)
         for service, own in before.items():
             self._of_service.setdefault(service, collections.deque()).extend(own)
-        self._count += len(beats)
+        self._count += len(heartbeats)
 
 
 @attrs.define(eq=False, slots=False)
@@ -210,7 +211,7 @@ class HeartbeatRing:
     #: In the order in which they were written.
     _slots: collections.deque[_RingSlot] = attrs.field(init=False, factory=collections.deque)
     _sent: list[_SentSlot] = attrs.field(init=False, factory=list)
-    _waiting: _WaitingBeats = attrs.field(init=False, factory=_WaitingBeats)
+    _waiting: _WaitingHeartbeats = attrs.field(init=False, factory=_WaitingHeartbeats)
     _lost: int = attrs.field(init=False, default=0)
 
     def add(self, entries: Collection[JournalEntry]) -> list[JournalEntry]:
@@ -220,18 +221,18 @@ class HeartbeatRing:
         """
         others = []
         for entry in entries:
-            beat = _beat_of(entry)
-            if beat is None:
+            heartbeat = _numbered(entry)
+            if heartbeat is None:
                 others.append(entry)
             else:
-                self._waiting.add(beat)
+                self._waiting.add(heartbeat)
         self._lost += self._waiting.drop_the_oldest(self._options.max_waiting)
         return others
 
     @property
     def waiting(self) -> int:
         """How many heartbeats wait, or are in doubt."""
-        return len(self._waiting) + sum(len(each.beats) for each in self._sent)
+        return len(self._waiting) + sum(len(each.heartbeats) for each in self._sent)
 
     def flush(self) -> RingFlush:
         """Write what waits: one request to the back end, and one more where a reply was lost.
@@ -241,7 +242,8 @@ class HeartbeatRing:
         before, version = self.waiting, 0
         # What is given up in the first round goes to a new ring in the second.
         for _ in range(2):
-            version = max(version, self._look(), self._write())
+            version = max(version, self._look())
+            version = max(version, self._write())
             if self.name is not None or not len(self._waiting):
                 break
         lost, self._lost = self._lost, 0
@@ -299,13 +301,17 @@ class HeartbeatRing:
             place = self._place(self.name)
             if place is None:
                 return
-            beats = self._waiting.take(most)
+            heartbeats = self._waiting.take(most)
             self._flushes += 1
-            slot = heartbeat_journals.slot_of(self._cell, self._flushes, *zip(*beats, strict=True))
+            slot = heartbeat_journals.slot_of(
+                self._cell, self._flushes, *zip(*heartbeats, strict=True)
+            )
             payload = codec.encode(
                 heartbeat_journals.state_of(slot), _NAMESPACE.schema, record=str(place.key)
             )
-            self._sent.append(_SentSlot(records.Write(place.key, place.revision, payload), beats))
+            self._sent.append(
+                _SentSlot(records.Write(place.key, place.revision, payload), heartbeats)
+            )
 
     def _place(self, name: str) -> _RingSlot | None:
         """Return the slot that is to be written next; None where the ring has no room."""
@@ -333,7 +339,7 @@ class HeartbeatRing:
             "The journal is given up and begun again under a new name; nothing is lost.",
             {"slot": foreign[0].write.key},
         )
-        left = [beat for each in (*foreign, *self._sent) for beat in each.beats]
+        left = [heartbeat for each in (*foreign, *self._sent) for heartbeat in each.heartbeats]
         self._waiting.give_back(left)
         self._sent = []
         self._slots.clear()
@@ -341,7 +347,7 @@ class HeartbeatRing:
         self.given_up += 1
 
 
-def _beat_of(entry: JournalEntry) -> _Beat | None:
+def _numbered(entry: JournalEntry) -> _NumberedHeartbeat | None:
     """Return a heartbeat in numbers; None where no slot can hold it."""
     service = heartbeat_journals.service_id(entry.service)
     least, greatest = heartbeat_journals.LEAST_COUNT, heartbeat_journals.GREATEST_COUNT
@@ -349,4 +355,6 @@ def _beat_of(entry: JournalEntry) -> _Beat | None:
         return None
     if not 0 <= entry.heard_at <= heartbeat_journals.MOST_SECONDS:
         return None
-    return _Beat(service, entry.report_count, heartbeat_journals.tick_of(entry.heard_at))
+    return _NumberedHeartbeat(
+        service, entry.report_count, heartbeat_journals.tick_of(entry.heard_at)
+    )

@@ -54,11 +54,11 @@ _ROW = np.dtype(
         ("lower_version", "i8"),
         ("lower_since", "f8"),
         # Missing counts that no bit stands for any more; they are of the lower group.
-        ("fallen", "?"),
+        ("misses_older", "?"),
         ("upper_version", "i8"),
         ("upper_since", "f8"),
         # Whether anything may be missing.
-        ("suspect", "?"),
+        ("is_incomplete", "?"),
     ]
 )
 
@@ -95,11 +95,11 @@ class ImplausibleCount:
 class TakenSlot:
     """What became of a slot's heartbeats.
 
-    :param strange: of services that are not known, or are in another cell
+    :param unknown: of services that are not known, or are in another cell
     :param implausible: counts that were ignored, the first of many
     """
 
-    strange: int
+    unknown: int
     implausible: tuple[ImplausibleCount, ...]
 
 
@@ -108,9 +108,8 @@ class LastHeard:
     """What journals tell of services; arrays have the shape (n,).
 
     :param keys: of the services that may be in journals
-    :param counts: highest counts
-    :param heard_at: seconds since the epoch; NaN of those that no journal names, whose
-        records alone tell
+    :param counts: highest counts; of those that no journal names, what their records said
+    :param heard_at: seconds since the epoch; NaN of those that no journal names
     """
 
     keys: Sequence[str]
@@ -133,7 +132,7 @@ class HeardServices:
         self._keys: list[str] = []
         self._cells: dict[str, int] = {}
         #: Keys that no journal may tell of: no uuid, or with an id that another has.
-        self.unnamable: frozenset[str] = frozenset()
+        self.not_journaled: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -142,7 +141,7 @@ class HeardServices:
         """Forget what journals told, as a reader does that begins anew or in a new epoch."""
         self._rows, self._ids = np.zeros(0, _ROW), np.zeros(0, np.uint64)
         self._keys, self._cells = [], {}
-        self.unnamable = frozenset()
+        self.not_journaled = frozenset()
 
     def know(self, services: KnownServices) -> None:
         """Take these services for all that there are.
@@ -166,7 +165,7 @@ class HeardServices:
         rows["heard_at"] = np.nan
         self._keep(rows, ids[alone], keys)
         self._rows, self._ids, self._keys = rows, ids[alone], keys
-        self.unnamable = frozenset(services.keys).difference(keys)
+        self.not_journaled = frozenset(services.keys).difference(keys)
 
     def _keep(self, rows: npt.NDArray[Any], ids: _Bits, keys: Sequence[str]) -> None:
         """Copy what journals told of services that stay."""
@@ -222,7 +221,7 @@ class HeardServices:
         is_next = (
             (counts == all_rows["highest"][rows] + 1)
             & all_rows["begun"][rows]
-            & ~all_rows["suspect"][rows]
+            & ~all_rows["is_incomplete"][rows]
         )
         if is_next.any():
             # Nearly always. What follows on the known count every judge takes, and where
@@ -275,7 +274,7 @@ class HeardServices:
             return
         self._merge(again)
         all_rows = self._rows
-        all_rows["fallen"][again] |= self._missing(again) != 0
+        all_rows["misses_older"][again] |= self._missing(again) != 0
         all_rows["seen"][again] = 0
         for name in ("highest", "floor", "split"):
             all_rows[name][again] = count
@@ -294,11 +293,11 @@ class HeardServices:
         # any more, needs it to be merged.
         upper = missing & _lowest_bits(before - 1 - all_rows["split"][rows])
         self._merge(rows[(upper != 0) & (is_gap | ((falls & upper) != 0))])
-        all_rows["fallen"][rows] |= falls != 0
+        all_rows["misses_older"][rows] |= falls != 0
         gaps = rows[is_gap]
         all_rows["upper_version"][gaps] = version
         all_rows["upper_since"][gaps] = now_seconds
-        all_rows["suspect"][gaps] = True
+        all_rows["is_incomplete"][gaps] = True
         seen = _shifted(all_rows["seen"][rows], step)
         own = np.where(step <= WINDOW, _shifted(np.full(len(rows), _ONE), step - 1), 0)
         all_rows["seen"][rows] = seen | own.astype(np.uint64)
@@ -307,7 +306,7 @@ class HeardServices:
         wide = rows[step > WINDOW + 1]
         if len(wide):
             self._merge(wide)
-            all_rows["fallen"][wide] = True
+            all_rows["misses_older"][wide] = True
 
     def _merge(self, rows: _Rows) -> None:
         """Make one group of both, of services that are begun."""
@@ -333,7 +332,7 @@ class HeardServices:
         """Return whether counts of the lower and of the upper group are missing."""
         all_rows = self._rows
         above = _lowest_bits(all_rows["highest"][rows] - 1 - all_rows["split"][rows])
-        lower = all_rows["fallen"][rows] | ((missing & ~above) != 0)
+        lower = all_rows["misses_older"][rows] | ((missing & ~above) != 0)
         return lower, (missing & above) != 0
 
     def settle(self, cell: str, version: int) -> None:
@@ -341,32 +340,32 @@ class HeardServices:
 
         :param version: of the back end's head when a sweep of the cell began
         """
-        rows = np.flatnonzero(self._rows["suspect"])
+        rows = np.flatnonzero(self._rows["is_incomplete"])
         rows = rows[self._rows["cell"][rows] == self._cells.get(cell, -1)]
         all_rows = self._rows
         settled = rows[all_rows["lower_version"][rows] <= version]
-        all_rows["fallen"][settled] = False
+        all_rows["misses_older"][settled] = False
         floor = np.maximum(all_rows["floor"][settled], all_rows["split"][settled])
         all_rows["floor"][settled] = floor
         both = settled[all_rows["upper_version"][settled] <= version]
         all_rows["floor"][both] = all_rows["highest"][both]
         all_rows["split"][both] = all_rows["highest"][both]
-        self._acquit(rows)
+        self._look_again(rows)
 
-    def _acquit(self, rows: _Rows) -> None:
-        """Suspect those no more of which nothing is missing."""
+    def _look_again(self, rows: _Rows) -> None:
+        """Note of which of some services something is missing still."""
         lower, upper = self._groups(rows, self._missing(rows))
-        self._rows["suspect"][rows] = lower | upper
+        self._rows["is_incomplete"][rows] = lower | upper
 
     def unreported(self, now_seconds: float) -> dict[str, int]:
         """Return by cell how many services have heartbeats that nobody reported.
 
         :param now_seconds: by the clock of :meth:`take`
         """
-        rows = np.flatnonzero(self._rows["suspect"])
+        rows = np.flatnonzero(self._rows["is_incomplete"])
         if not len(rows):
             return {}
-        self._acquit(rows)
+        self._look_again(rows)
         all_rows = self._rows
         lower, upper = self._groups(rows, self._missing(rows))
         until = now_seconds - self._grace_seconds

@@ -171,7 +171,7 @@ def _in_journals(
     def take(changed: Sequence[records.Record]) -> None:
         for each in changed:
             slot = heartbeat_journals.read(each.key.key, codec.decode(each.payload).state)
-            assert heard.take(slot, each.version, 0.0).strange == 0
+            assert heard.take(slot, each.version, 0.0).unknown == 0
 
     return flush, take
 

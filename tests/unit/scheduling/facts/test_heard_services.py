@@ -208,26 +208,26 @@ class HeardTest(unittest.TestCase):
 
     def test_an_id_that_two_services_have_is_neithers_and_nor_is_an_unknown_one(self):
         self.heard.know(known([*PLAIN, *TWINS, UNNAMED]))
-        self.assertEqual({*TWINS, UNNAMED}, self.heard.unnamable)
+        self.assertEqual({*TWINS, UNNAMED}, self.heard.not_journaled)
         taken = self.take((TWINS[0], 101, 1.0), (PLAIN[0], 101, 1.0), (str(uuid.uuid4()), 1, 1.0))
-        self.assertEqual(2, taken.strange)
+        self.assertEqual(2, taken.unknown)
         self.heard.know(known([*PLAIN, TWINS[0]]))
-        self.assertEqual(frozenset(), self.heard.unnamable)
-        self.assertEqual(0, self.take((TWINS[0], 102, 1.0)).strange)
+        self.assertEqual(frozenset(), self.heard.not_journaled)
+        self.assertEqual(0, self.take((TWINS[0], 102, 1.0)).unknown)
         self.assertEqual((102, 1.0), self.last(TWINS[0]))
         # The other one is another service: nothing that was told of this one is its.
         self.heard.know(known([*PLAIN, TWINS[1]]))
         self.assertTrue(math.isnan(self.last(TWINS[1])[1]))
 
     def test_a_conductor_of_another_cell_tells_nothing_of_a_service(self):
-        self.assertEqual(1, self.take((PLAIN[0], 101, 1.0), cell=OTHER_CELL).strange)
-        self.assertEqual(1, self.take((PLAIN[0], 101, 1.0), cell="unheard of").strange)
+        self.assertEqual(1, self.take((PLAIN[0], 101, 1.0), cell=OTHER_CELL).unknown)
+        self.assertEqual(1, self.take((PLAIN[0], 101, 1.0), cell="unheard of").unknown)
         self.assertTrue(math.isnan(self.last()[1]))
 
     def test_nothing_is_known_of_no_services(self):
         for heard in (heard_services.HeardServices(GRACE), self.heard):
             heard.clear()
-            self.assertEqual(1, heard.take(slot((PLAIN[0], 101, 1.0)), 1, 0.0).strange)
+            self.assertEqual(1, heard.take(slot((PLAIN[0], 101, 1.0)), 1, 0.0).unknown)
             heard.settle(CELL, 5)
             self.assertEqual({}, heard.unreported(1e9))
             heard.know(known([]))
