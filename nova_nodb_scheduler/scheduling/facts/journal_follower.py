@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the heartbeat journals in a store: one for a store, asked by all of its readers.
+
+A slot that cannot be read costs that slot: it is counted, named in the log once, and the
+others go on. What stood there is unreported until a sweep, as if it had never been written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.facts import heard_services
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals
+from nova_nodb_scheduler.store import store_snapshot
+from nova_nodb_scheduler.wire import codec
+
+LOG = logging.getLogger(__name__)
+
+#: Slots that are named in the log for what cannot be read there.
+_MOST_NAMED = 1000
+
+
+@attrs.frozen
+class FollowedSlots:
+    """What one catching up took in.
+
+    :param slots: that were read
+    :param unreadable: slots that could not be read
+    :param unknown: heartbeats of services that are not known, or are in another cell
+    :param implausible: counts that were ignored, the first of many of each slot
+    """
+
+    slots: int = 0
+    unreadable: int = 0
+    unknown: int = 0
+    implausible: tuple[heard_services.ImplausibleCount, ...] = ()
+
+
+class JournalFollower:
+    """Brings :class:`.heard_services.HeardServices` to a store's present. Any thread, no I/O.
+
+    :param grace_seconds: see there
+    """
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._lock = threading.Lock()
+        self._heard = heard_services.HeardServices(grace_seconds)
+        self._services: heard_services.KnownServices | None = None
+        self._view: store_snapshot.NamespaceView | None = None
+        self._epoch: str | None = None
+        self._named: set[str] = set()
+        #: Keys of the slots that cannot be read as they are now.
+        self.unreadable: frozenset[str] = frozenset()
+
+    def know(self, services: heard_services.KnownServices) -> None:
+        """Take these services for all that there are; see :meth:`.HeardServices.know`."""
+        with self._lock:
+            self._services = services
+            self._heard.know(services)
+
+    def catch_up(
+        self, view: store_snapshot.NamespaceView, epoch: str, now_seconds: float
+    ) -> FollowedSlots:
+        """Take in what changed since the last call. The same view again changes nothing.
+
+        :param view: of the journals' namespace; one that is older than another thread's is
+            left aside
+        :param epoch: that the view is of: in a new one everything begins anew
+        :param now_seconds: by a clock that never goes back
+        """
+        with self._lock:
+            before = self._view
+            if epoch != self._epoch:
+                self._begin()
+                before = None
+            elif before is not None and view.version < before.version:
+                return FollowedSlots()
+            changed = view.row_keys() if before is None else view.changed_since(before)
+            self._view, self._epoch = view, epoch
+            return self._take(view, changed, now_seconds)
+
+    def _begin(self) -> None:
+        self._heard.clear()
+        self.unreadable = frozenset()
+        if self._services is not None:
+            self._heard.know(self._services)
+
+    def _take(
+        self, view: store_snapshot.NamespaceView, changed: Collection[str], now_seconds: float
+    ) -> FollowedSlots:
+        slots: list[tuple[int, heartbeat_journals.Slot]] = []
+        damaged = set()
+        for key in changed:
+            stored = view.get(key)
+            if stored is None:
+                continue
+            try:
+                # Not by way of the store, which would keep what nobody asks for again.
+                state = codec.decode_state(stored.payload)
+                slots.append((stored.version, heartbeat_journals.read(key, state)))
+            except (errors.InvalidRecord, errors.UndecodableRecord) as error:
+                damaged.add(key)
+                self._name(key, error)
+        self.unreadable = self.unreadable.difference(changed) | damaged
+        unknown = 0
+        implausible: list[heard_services.ImplausibleCount] = []
+        for version, slot in sorted(slots, key=lambda each: each[0]):
+            taken = self._heard.take(slot, version, now_seconds)
+            unknown += taken.unknown
+            implausible += taken.implausible
+        return FollowedSlots(len(slots), len(damaged), unknown, tuple(implausible))
+
+    def _name(self, key: str, error: errors.NodbError) -> None:
+        if key in self._named or len(self._named) >= _MOST_NAMED:
+            return
+        self._named.add(key)
+        LOG.warning(
+            "The slot %(slot)s of a heartbeat journal cannot be read and is left aside (said once "
+            "of each): %(error)s Its heartbeats count as unreported until its cell is swept.",
+            {"slot": records.printable_name(key), "error": error},
+        )
+
+    def settle(self, cell: str, version: int) -> None:
+        """Take what a cell's sweep made good; see :meth:`.HeardServices.settle`."""
+        with self._lock:
+            self._heard.settle(cell, version)
+
+    def unreported(self, now_seconds: float) -> dict[str, int]:
+        """Return by cell how many services have heartbeats that nobody reported."""
+        with self._lock:
+            return self._heard.unreported(now_seconds)
+
+    def last_heard(self) -> heard_services.LastHeard:
+        """Return what is known of each service now."""
+        with self._lock:
+            return self._heard.last_heard()
