@@ -39,7 +39,9 @@ _MOST_TOLD = 100
 _ROW = np.dtype(
     [
         ("cell", "i4"),
-        # False until a slot named it; highest and counted_at are its record's until then.
+        # Whether a slot named it; highest and counted_at are its record's until then.
+        ("told", "?"),
+        # False where the next count, whichever, leaves nothing missing.
         ("begun", "?"),
         ("highest", "i8"),
         # When the highest count was heard; seconds since the epoch, NaN for not known.
@@ -178,8 +180,8 @@ class HeardServices:
             [row for row in np.flatnonzero(stays).tolist() if self._keys[at[row]] == keys[row]],
             np.intp,
         )
-        begun = same[before["begun"][same]]
-        rows[begun] = before[begun]
+        told = same[before["told"][same]]
+        rows[told] = before[told]
         # Of a service with nothing but counts that were ignored.
         rows["heard_at"][same] = before["heard_at"][same]
 
@@ -261,7 +263,7 @@ class HeardServices:
     ) -> None:
         """Count services from here; what was before, nobody asks a reader that begins."""
         begun, count = rows[chosen], counts[chosen]
-        self._rows["begun"][begun] = True
+        self._rows["told"][begun] = self._rows["begun"][begun] = True
         for name in ("highest", "floor", "split"):
             self._rows[name][begun] = count
 
@@ -270,14 +272,27 @@ class HeardServices:
     ) -> None:
         """Count services from another number; what was missing stays so."""
         again, count = rows[chosen], counts[chosen]
-        if not len(again):
-            return
-        self._merge(again)
+        if len(again):
+            self._leave(again)
+            for name in ("highest", "floor", "split"):
+                self._rows[name][again] = count
+
+    def _leave(self, rows: _Rows) -> None:
+        """Ask for no count any more of those so far; what is missing among them stays so."""
+        self._merge(rows)
         all_rows = self._rows
-        all_rows["misses_older"][again] |= self._missing(again) != 0
-        all_rows["seen"][again] = 0
-        for name in ("highest", "floor", "split"):
-            all_rows[name][again] = count
+        all_rows["misses_older"][rows] |= self._missing(rows) != 0
+        all_rows["seen"][rows] = 0
+        all_rows["floor"][rows] = all_rows["highest"][rows]
+
+    def begin_anew(self) -> None:
+        """Take what slots tell from here on for the beginning, as a reader that was held up must.
+
+        What it missed was told; what was missing before stays so until a sweep.
+        """
+        begun = np.flatnonzero(self._rows["begun"])
+        self._leave(begun)
+        self._rows["begun"][begun] = False
 
     def _raise(
         self, rows: _Rows, counts: npt.NDArray[np.int64], version: int, now_seconds: float

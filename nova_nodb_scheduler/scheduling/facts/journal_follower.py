@@ -3,13 +3,25 @@
 
 A slot that cannot be read costs that slot: it is counted, named in the log once, and the
 others go on. What stood there is unreported until a sweep, as if it had never been written.
+
+Who is held up for longer than a ring is long finds slots that were overwritten twice since
+the look before. What stood there in between was told, and must not be taken for unreported.
+That it happened the numbers of flushes say: a ring writes its slots in turn, so a slot that
+was overwritten once is no more flushes older than the ring has slots.
+
+Who begins finds rings that hold all that was heard as long as they are long, and of what was
+heard before it whatever a ring has not overwritten yet, for it has little to write: between
+two such counts another ring had what seems to be missing. So only what was heard within a
+horizon is the beginning.
 """
 
 from __future__ import annotations
 
+import collections
 import logging
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
@@ -34,27 +46,42 @@ class FollowedSlots:
     :param unreadable: slots that could not be read
     :param unknown: heartbeats of services that are not known, or are in another cell
     :param implausible: counts that were ignored, the first of many of each slot
+    :param held_up: whether slots passed this reader by, so that it began anew
     """
 
     slots: int = 0
     unreadable: int = 0
     unknown: int = 0
     implausible: tuple[heard_services.ImplausibleCount, ...] = ()
+    held_up: bool = False
 
 
 class JournalFollower:
     """Brings :class:`.heard_services.HeardServices` to a store's present. Any thread, no I/O.
 
     :param grace_seconds: see there
+    :param horizon_seconds: how far back one that begins looks; shorter than rings are by what
+        clocks may differ, and longer than it takes until a silent service counts as down
+    :param wall_clock: seconds since the epoch
     """
 
-    def __init__(self, grace_seconds: float) -> None:
+    def __init__(
+        self,
+        grace_seconds: float,
+        horizon_seconds: float,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._horizon_seconds = horizon_seconds
+        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._heard = heard_services.HeardServices(grace_seconds)
         self._services: heard_services.KnownServices | None = None
         self._view: store_snapshot.NamespaceView | None = None
         self._epoch: str | None = None
         self._named: set[str] = set()
+        #: Of each slot the flush that it held; of each ring the number of its slots.
+        self._flushes: dict[str, int] = {}
+        self._sizes: collections.Counter[str] = collections.Counter()
         #: Keys of the slots that cannot be read as they are now.
         self.unreadable: frozenset[str] = frozenset()
 
@@ -83,38 +110,75 @@ class JournalFollower:
                 return FollowedSlots()
             changed = view.row_keys() if before is None else view.changed_since(before)
             self._view, self._epoch = view, epoch
-            return self._take(view, changed, now_seconds)
+            return self._take(view, changed, now_seconds, begins=before is None)
 
     def _begin(self) -> None:
         self._heard.clear()
+        self._flushes, self._sizes = {}, collections.Counter()
         self.unreadable = frozenset()
         if self._services is not None:
             self._heard.know(self._services)
 
     def _take(
-        self, view: store_snapshot.NamespaceView, changed: Collection[str], now_seconds: float
+        self,
+        view: store_snapshot.NamespaceView,
+        changed: Collection[str],
+        now_seconds: float,
+        *,
+        begins: bool,
     ) -> FollowedSlots:
-        slots: list[tuple[int, heartbeat_journals.Slot]] = []
-        damaged = set()
-        for key in changed:
+        found, damaged = self._read(view, changed)
+        self.unreadable = self.unreadable.difference(changed) | damaged
+        held_up = self._note(changed, found)
+        if held_up:
+            self._heard.begin_anew()
+        unknown = 0
+        implausible: list[heard_services.ImplausibleCount] = []
+        for version, slot in sorted(found.values(), key=lambda each: each[0]):
+            if begins or held_up:
+                slot = slot.heard_since(self._horizon_tick())
+            taken = self._heard.take(slot, version, now_seconds)
+            unknown += taken.unknown
+            implausible += taken.implausible
+        return FollowedSlots(len(found), len(damaged), unknown, tuple(implausible), held_up)
+
+    def _read(
+        self, view: store_snapshot.NamespaceView, keys: Collection[str]
+    ) -> tuple[dict[str, tuple[int, heartbeat_journals.Slot]], set[str]]:
+        """Return slots with their versions, by key, and the keys of those that nobody can read."""
+        found, damaged = {}, set()
+        for key in keys:
             stored = view.get(key)
             if stored is None:
                 continue
             try:
                 # Not by way of the store, which would keep what nobody asks for again.
                 state = codec.decode_state(stored.payload)
-                slots.append((stored.version, heartbeat_journals.read(key, state)))
+                found[key] = stored.version, heartbeat_journals.read(key, state)
             except (errors.InvalidRecord, errors.UndecodableRecord) as error:
                 damaged.add(key)
                 self._name(key, error)
-        self.unreadable = self.unreadable.difference(changed) | damaged
-        unknown = 0
-        implausible: list[heard_services.ImplausibleCount] = []
-        for version, slot in sorted(slots, key=lambda each: each[0]):
-            taken = self._heard.take(slot, version, now_seconds)
-            unknown += taken.unknown
-            implausible += taken.implausible
-        return FollowedSlots(len(slots), len(damaged), unknown, tuple(implausible))
+        return found, damaged
+
+    def _note(
+        self,
+        changed: Collection[str],
+        found: Mapping[str, tuple[int, heartbeat_journals.Slot]],
+    ) -> bool:
+        """Note the flushes of slots that changed; tell whether some passed by unread."""
+        before = {key: self._flushes.pop(key) for key in changed if key in self._flushes}
+        self._sizes.subtract(map(_ring_of, before))
+        self._sizes.update(map(_ring_of, found))
+        self._sizes += collections.Counter()  # without those that have no slot any more
+        self._flushes.update((key, slot.flush) for key, (_, slot) in found.items())
+        return any(
+            self._flushes[key] - flush > self._sizes[_ring_of(key)]
+            for key, flush in before.items()
+            if key in found
+        )
+
+    def _horizon_tick(self) -> int:
+        return heartbeat_journals.tick_of(self._wall_clock() - self._horizon_seconds)
 
     def _name(self, key: str, error: errors.NodbError) -> None:
         if key in self._named or len(self._named) >= _MOST_NAMED:
@@ -140,3 +204,7 @@ class JournalFollower:
         """Return what is known of each service now."""
         with self._lock:
             return self._heard.last_heard()
+
+
+def _ring_of(key: str) -> str:
+    return key.rpartition(".")[0]

@@ -46,11 +46,7 @@ class PlainService:
             self.highest, self.counted_at, self.heard_at = count, heard_at, heard_at
         elif step is report_counts.CountStep.RENUMBERED:
             self.meet("renumbered")
-            self._merge()
-            self.fallen |= bool(self.lower)
-            self.lower.clear()
-            self.left += self.truth.values()
-            self.truth.clear()
+            self._leave()
             self.highest, self.counted_at, self.heard_at = count, heard_at, latest
         elif count > self.highest:
             self._raise(count, version, now)
@@ -63,6 +59,19 @@ class PlainService:
             if self.highest - count <= heard_services.WINDOW:
                 self.lower.discard(count)
                 self.upper.discard(count)
+
+    def _leave(self) -> None:
+        self._merge()
+        self.fallen |= bool(self.lower)
+        self.lower.clear()
+        self.left += self.truth.values()
+        self.truth.clear()
+
+    def begin_anew(self) -> None:
+        if self.begun:
+            self.meet("begun anew" if not self.truth else "begun anew with a gap")
+            self._leave()
+            self.begun = False
 
     def _raise(self, count: int, version: int, now: float) -> None:
         gap = set(range(self.highest + 1, count))

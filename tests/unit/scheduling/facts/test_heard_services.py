@@ -206,6 +206,22 @@ class HeardTest(unittest.TestCase):
         self.heard.settle(CELL, 2)
         self.assertEqual({}, self.heard.unreported(1e9))
 
+    def test_a_reader_that_begins_anew_asks_for_nothing_it_missed_and_forgets_nothing(self):
+        self.take((PLAIN[0], 101, 10.0), (PLAIN[1], 101, 10.0), (PLAIN[2], 101, 10.0))
+        self.take((PLAIN[0], 103, 30.0))
+        began = self.version
+        self.heard.begin_anew()
+        self.heard.know(known(PLAIN))
+        self.assertEqual((103, 30.0), self.last())
+        self.take((PLAIN[0], 110, 100.0), (PLAIN[1], 110, 100.0), (PLAIN[2], 2**31 - 1, 100.0))
+        # Missing is what was so before, and counts are held against those that were known.
+        self.assertEqual({CELL: 1}, self.heard.unreported(1e9))
+        self.assertEqual((101, 100.0), self.last(PLAIN[2]))
+        self.heard.settle(CELL, began)
+        self.assertEqual({}, self.heard.unreported(1e9))
+        self.take((PLAIN[1], 112, 120.0))
+        self.assertEqual({CELL: 1}, self.heard.unreported(1e9))
+
     def test_an_id_that_two_services_have_is_neithers_and_nor_is_an_unknown_one(self):
         self.heard.know(known([*PLAIN, *TWINS, UNNAMED]))
         self.assertEqual({*TWINS, UNNAMED}, self.heard.not_journaled)
@@ -382,6 +398,12 @@ class Machine(stateful.RuleBasedStateMachine):
                     model.take(count, heard_at, version, self.now)
 
     @stateful.rule()
+    def begin_anew(self):
+        self.heard.begin_anew()
+        for model in self.models.values():
+            model.begin_anew()
+
+    @stateful.rule()
     def begin_or_end_a_sweep(self):
         if self.swept_from is None:
             self.swept_from = self.head
@@ -448,6 +470,8 @@ CASES = (
     "written twice",
     "overwritten unread",
     "made again",
+    "begun anew",
+    "begun anew with a gap",
 )
 
 

@@ -27,7 +27,8 @@ class Case(unittest.TestCase):
         self.ingester = ingest.Ingester(self.store, declared, self.quarantine)
         self.version = 0
         self.epoch = "one"
-        self.follower = journal_follower.JournalFollower(3.0)
+        self.wall = BEGAN + 100
+        self.follower = journal_follower.JournalFollower(3.0, 120.0, lambda: self.wall)
         self.know()
 
     def know(self):
@@ -46,10 +47,10 @@ class Case(unittest.TestCase):
         for _ in self.ingester.take([record]):
             pass
 
-    def write(self, key, *counts, service=SERVICES[0]):
+    def write(self, key, *counts, service=SERVICES[0], flush=1):
         number = heartbeat_journals.service_id(service)
         ticks = [heartbeat_journals.tick_of(BEGAN + min(count, 120)) for count in counts]
-        slot = heartbeat_journals.slot_of("c", 1, [number] * len(counts), counts, ticks)
+        slot = heartbeat_journals.slot_of("c", flush, [number] * len(counts), counts, ticks)
         self.put(key, codec.encode(heartbeat_journals.state_of(slot), NAMESPACE.schema))
 
     def view(self):
@@ -157,3 +158,87 @@ class FollowerTest(Case):
         self.assertEqual(
             (heard_services.ImplausibleCount(SERVICES[0], 100, 2**31 - 1),), followed.implausible
         )
+
+
+class HeldUpTest(Case):
+    """A ring of three slots."""
+
+    def flush(self, *numbers):
+        for number in numbers:
+            self.write(f"host.example.{number % 3}", 100 + number, flush=number)
+
+    def test_a_follower_whose_slots_were_overwritten_once_goes_on(self):
+        self.flush(1, 2, 3)
+        self.catch_up()
+        for number in range(4, 11, 3):
+            self.flush(number, number + 1, number + 2)
+            self.assertEqual(
+                journal_follower.FollowedSlots(slots=3), self.catch_up(), f"flush {number}"
+            )
+        self.assertEqual({}, self.follower.unreported(LATER))
+
+    def test_one_that_slots_passed_by_begins_anew(self):
+        self.flush(1, 2, 3)
+        self.catch_up()
+        self.flush(*range(4, 8))
+        followed = self.catch_up()
+        self.assertTrue(followed.held_up)
+        self.assertEqual(107, self.heard())
+        self.assertEqual({}, self.follower.unreported(LATER))
+        self.flush(9)
+        self.assertFalse(self.catch_up().held_up)
+        self.assertEqual({"c": 1}, self.follower.unreported(LATER))
+
+    def test_what_was_unreported_before_stays_so_until_a_sweep(self):
+        self.flush(1, 3)
+        self.catch_up()
+        shown = self.version
+        self.flush(*range(4, 12))
+        self.assertTrue(self.catch_up().held_up)
+        self.assertEqual({"c": 1}, self.follower.unreported(LATER))
+        self.follower.settle("c", shown)
+        self.assertEqual({}, self.follower.unreported(LATER))
+
+    def test_a_ring_that_grows_has_not_passed_by(self):
+        self.flush(1, 2, 3)
+        self.catch_up()
+        # An outage: the ring got two slots more before it overwrote the first.
+        self.write("host.example.3", 104, flush=4)
+        self.write("host.example.4", 105, flush=5)
+        self.write("host.example.1", 106, flush=6)
+        self.assertFalse(self.catch_up().held_up)
+        self.assertEqual({}, self.follower.unreported(LATER))
+
+    def test_a_beginning_looks_back_no_farther_than_rings_are_whole(self):
+        # Of a ring that has little to write an old slot is left; what came behind it stood
+        # in another, which has overwritten it.
+        self.write("idle.0", 1, 101)
+        self.wall = BEGAN + 101 + 100
+        self.write("busy.0", 101 + 19, flush=70)
+        followed = self.catch_up()
+        self.assertEqual(2, followed.slots)
+        self.assertEqual({"c": 1}, self.follower.unreported(LATER))
+        self.wall = BEGAN + 102 + 120
+        again = journal_follower.JournalFollower(3.0, 120.0, lambda: self.wall)
+        self.follower = again
+        self.know()
+        self.catch_up()
+        self.assertEqual({}, self.follower.unreported(LATER))
+        self.assertEqual(120, self.heard())
+        # Later on nothing is left out, however late it is told.
+        self.write("busy.1", 122, flush=71)
+        self.write("late.0", 119, 121)
+        self.wall += 500
+        self.catch_up()
+        self.assertEqual({}, self.follower.unreported(LATER))
+        self.assertEqual(122, self.heard())
+
+    def test_what_it_finds_when_it_was_held_up_is_looked_at_by_the_same_horizon(self):
+        self.flush(1, 2, 3)
+        self.catch_up()
+        self.wall = BEGAN + 115 + 119
+        # Told late, by a conductor that waited for the back end.
+        self.write("late.0", 110)
+        self.flush(*range(15, 21))
+        self.assertTrue(self.catch_up().held_up)
+        self.assertEqual({}, self.follower.unreported(LATER))
