@@ -49,6 +49,8 @@ class Journals:
         self._cases += 1
         if dice.randrange(100) == 0:
             self._know(dice)
+        if dice.randrange(50) == 0:
+            self._heard.begin_anew(_BEGAN_SECONDS - dice.choice((0, 500, 1e9)))
         make = dice.choice(self._kinds)
         state = make(dice)
         kind = make.__name__.strip("_")

@@ -133,6 +133,7 @@ class HeardServices:
         self._ids = np.zeros(0, np.uint64)
         self._keys: list[str] = []
         self._cells: dict[str, int] = {}
+        self._begin_since = -np.inf
         #: Keys that no journal may tell of: no uuid, or with an id that another has.
         self.not_journaled: frozenset[str] = frozenset()
 
@@ -143,6 +144,7 @@ class HeardServices:
         """Forget what journals told, as a reader does that begins anew or in a new epoch."""
         self._rows, self._ids = np.zeros(0, _ROW), np.zeros(0, np.uint64)
         self._keys, self._cells = [], {}
+        self._begin_since = -np.inf
         self.not_journaled = frozenset()
 
     def know(self, services: KnownServices) -> None:
@@ -248,12 +250,13 @@ class HeardServices:
         late = steps.taken & begun & (counts < known) & (known - counts <= WINDOW)
         bits = _ONE << (known - counts - 1)[late].astype(np.uint64)
         all_rows["seen"][rows[late]] |= bits
-        self._begin(rows, counts, ~begun & ~ignored)
+        begins = ~begun & ~ignored & (heard_at >= self._begin_since)
+        self._begin(rows, counts, begins)
         self._renumber(rows, counts, begun & steps.renumbered)
         # The highest count is the latest heartbeat, whichever clock was ahead. Whoever says
         # another count, Nova takes the service for alive.
-        latest = higher | (~begun & ~ignored)
-        counted = latest | steps.renumbered
+        latest = higher | begins
+        counted = latest | (begun & steps.renumbered)
         all_rows["counted_at"][rows[counted]] = heard_at[counted]
         before = all_rows["heard_at"][rows]
         all_rows["heard_at"][rows] = np.where(latest, heard_at, np.fmax(before, heard_at))
@@ -285,11 +288,16 @@ class HeardServices:
         all_rows["seen"][rows] = 0
         all_rows["floor"][rows] = all_rows["highest"][rows]
 
-    def begin_anew(self) -> None:
-        """Take what slots tell from here on for the beginning, as a reader that was held up must.
+    def begin_anew(self, since_seconds: float) -> None:
+        """Take what slots tell from here on for the beginning.
 
-        What it missed was told; what was missing before stays so until a sweep.
+        So must a reader that begins, or was held up: what it missed was told. What was missing
+        before stays so until a sweep.
+
+        :param since_seconds: since the epoch; what was heard before it is no beginning, for
+            what was heard soon behind it may have been overwritten
         """
+        self._begin_since = since_seconds
         begun = np.flatnonzero(self._rows["begun"])
         self._leave(begun)
         self._rows["begun"][begun] = False

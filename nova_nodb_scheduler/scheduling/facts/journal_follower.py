@@ -110,7 +110,7 @@ class JournalFollower:
                 return FollowedSlots()
             changed = view.row_keys() if before is None else view.changed_since(before)
             self._view, self._epoch = view, epoch
-            return self._take(view, changed, now_seconds, begins=before is None)
+            return self._take(view, changed, now_seconds)
 
     def _begin(self) -> None:
         self._heard.clear()
@@ -118,25 +118,19 @@ class JournalFollower:
         self.unreadable = frozenset()
         if self._services is not None:
             self._heard.know(self._services)
+        self._heard.begin_anew(self._horizon())
 
     def _take(
-        self,
-        view: store_snapshot.NamespaceView,
-        changed: Collection[str],
-        now_seconds: float,
-        *,
-        begins: bool,
+        self, view: store_snapshot.NamespaceView, changed: Collection[str], now_seconds: float
     ) -> FollowedSlots:
         found, damaged = self._read(view, changed)
         self.unreadable = self.unreadable.difference(changed) | damaged
         held_up = self._note(changed, found)
         if held_up:
-            self._heard.begin_anew()
+            self._heard.begin_anew(self._horizon())
         unknown = 0
         implausible: list[heard_services.ImplausibleCount] = []
         for version, slot in sorted(found.values(), key=lambda each: each[0]):
-            if begins or held_up:
-                slot = slot.heard_since(self._horizon_tick())
             taken = self._heard.take(slot, version, now_seconds)
             unknown += taken.unknown
             implausible += taken.implausible
@@ -177,8 +171,8 @@ class JournalFollower:
             if key in found
         )
 
-    def _horizon_tick(self) -> int:
-        return heartbeat_journals.tick_of(self._wall_clock() - self._horizon_seconds)
+    def _horizon(self) -> float:
+        return self._wall_clock() - self._horizon_seconds
 
     def _name(self, key: str, error: errors.NodbError) -> None:
         if key in self._named or len(self._named) >= _MOST_NAMED:

@@ -83,13 +83,6 @@ class Slot:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def heard_since(self, tick: int) -> Slot:
-        """Return those of the heartbeats that were heard then or later; maybe none."""
-        chosen = self.ticks >= tick
-        return Slot(
-            self.cell, self.flush, self.ids[chosen], self.counts[chosen], self.ticks[chosen]
-        )
-
 
 def slot_of(
     cell: str,

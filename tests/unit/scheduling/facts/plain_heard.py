@@ -17,8 +17,11 @@ class PlainService:
     :ivar left: the same of former numberings
     """
 
-    def __init__(self, count: int, counted_at: float, met: dict[str, int]) -> None:
+    def __init__(
+        self, count: int, counted_at: float, met: dict[str, int], since: float = -math.inf
+    ) -> None:
         self.begun = False
+        self.since = since
         self.highest, self.counted_at, self.heard_at = count, counted_at, math.nan
         self.lower: set[int] = set()
         self.upper: set[int] = set()
@@ -40,6 +43,9 @@ class PlainService:
         latest = heard_at if math.isnan(self.heard_at) else max(heard_at, self.heard_at)
         if step is report_counts.CountStep.IGNORED:
             self.meet("ignored")
+            self.heard_at = latest
+        elif not self.begun and heard_at < self.since:
+            self.meet("too old to begin with")
             self.heard_at = latest
         elif not self.begun:
             self.begun = True
@@ -67,7 +73,8 @@ class PlainService:
         self.left += self.truth.values()
         self.truth.clear()
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, since: float) -> None:
+        self.since = since
         if self.begun:
             self.meet("begun anew" if not self.truth else "begun anew with a gap")
             self._leave()

@@ -210,8 +210,10 @@ class HeardTest(unittest.TestCase):
         self.take((PLAIN[0], 101, 10.0), (PLAIN[1], 101, 10.0), (PLAIN[2], 101, 10.0))
         self.take((PLAIN[0], 103, 30.0))
         began = self.version
-        self.heard.begin_anew()
+        self.heard.begin_anew(BEGAN + 50.0)
         self.heard.know(known(PLAIN))
+        self.take((PLAIN[1], 104, 40.0))
+        self.assertEqual((101, 40.0), self.last(PLAIN[1]))
         self.assertEqual((103, 30.0), self.last())
         self.take((PLAIN[0], 110, 100.0), (PLAIN[1], 110, 100.0), (PLAIN[2], 2**31 - 1, 100.0))
         # Missing is what was so before, and counts are held against those that were known.
@@ -295,11 +297,12 @@ class Machine(stateful.RuleBasedStateMachine):
         self.restart()
 
     def plain(self, key):
-        return plain_heard.PlainService(COUNT, BEGAN, self.met)
+        return plain_heard.PlainService(COUNT, BEGAN, self.met, self.since)
 
     @stateful.rule()
     def restart(self):
         self.met["restart"] += 1
+        self.since = -math.inf
         self.heard = heard_services.HeardServices(GRACE)
         self.heard.know(known(self.keys))
         self.models = {key: self.plain(key) for key in self.keys if key not in (*TWINS, UNNAMED)}
@@ -397,11 +400,12 @@ class Machine(stateful.RuleBasedStateMachine):
                     heard_at = tick / heartbeat_journals.TICKS_PER_SECOND
                     model.take(count, heard_at, version, self.now)
 
-    @stateful.rule()
-    def begin_anew(self):
-        self.heard.begin_anew()
+    @stateful.rule(back=st.sampled_from([0.0, 5.0, 100.0]))
+    def begin_anew(self, back):
+        self.since = BEGAN + self.now - back
+        self.heard.begin_anew(self.since)
         for model in self.models.values():
-            model.begin_anew()
+            model.begin_anew(self.since)
 
     @stateful.rule()
     def begin_or_end_a_sweep(self):
@@ -471,6 +475,7 @@ CASES = (
     "overwritten unread",
     "made again",
     "begun anew",
+    "too old to begin with",
     "begun anew with a gap",
 )
 
