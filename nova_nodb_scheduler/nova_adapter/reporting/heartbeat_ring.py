@@ -295,7 +295,8 @@ class HeartbeatRing:
             return
         if self.name is None:
             self.name, self._slots_made = self._make_name(), 0
-        most_bytes = self._synchronizer.capabilities.max_payload_bytes - _REST_BYTES
+        accepted = self._synchronizer.capabilities
+        most_bytes = accepted.max_payload_bytes - _REST_BYTES
         most = max(1, min(heartbeat_journals.MOST_HEARTBEATS, most_bytes // _HEARTBEAT_BYTES))
         while len(self._waiting):
             place = self._place(self.name)
