@@ -7,7 +7,8 @@ others go on. What stood there is unreported until a sweep, as if it had never b
 Who is held up for longer than a ring is long finds slots that were overwritten twice since
 the look before. What stood there in between was told, and must not be taken for unreported.
 That it happened the numbers of flushes say: a ring writes its slots in turn, so a slot that
-was overwritten once is no more flushes older than the ring has slots.
+was overwritten once is about as many flushes older as the ring has slots (a write in doubt
+comes a little later), and one that was twice, twice as many. In between is the line.
 
 Who begins finds rings that hold all that was heard as long as they are long, and of what was
 heard before it whatever a ring has not overwritten yet, for it has little to write: between
@@ -28,12 +29,13 @@ import attrs
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.facts import heard_services
-from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.store import store_snapshot
 from nova_nodb_scheduler.wire import codec
 
 LOG = logging.getLogger(__name__)
 
+_JOURNALS = known_namespaces.HEARTBEAT_JOURNALS.name
 #: Slots that are named in the log for what cannot be read there.
 _MOST_NAMED = 1000
 
@@ -76,11 +78,13 @@ class JournalFollower:
         self._lock = threading.Lock()
         self._heard = heard_services.HeardServices(grace_seconds)
         self._services: heard_services.KnownServices | None = None
+        self._number = -1
         self._view: store_snapshot.NamespaceView | None = None
         self._epoch: str | None = None
         self._named: set[str] = set()
-        #: Of each slot the flush that it held; of each ring the number of its slots.
-        self._flushes: dict[str, int] = {}
+        #: Of each slot the flush that it held, None where nobody can read it; of each ring
+        #: the number of its slots.
+        self._flushes: dict[str, int | None] = {}
         self._sizes: collections.Counter[str] = collections.Counter()
         #: Keys of the slots that cannot be read as they are now.
         self.unreadable: frozenset[str] = frozenset()
@@ -92,24 +96,23 @@ class JournalFollower:
             self._heard.know(services)
 
     def catch_up(
-        self, view: store_snapshot.NamespaceView, epoch: str, now_seconds: float
+        self, snapshot: store_snapshot.Snapshot, epoch: str, now_seconds: float
     ) -> FollowedSlots:
-        """Take in what changed since the last call. The same view again changes nothing.
+        """Take in what changed since the last call. The same snapshot again changes nothing.
 
-        :param view: of the journals' namespace; one that is older than another thread's is
-            left aside
-        :param epoch: that the view is of: in a new one everything begins anew
+        :param snapshot: of the store; one that is older than another thread's is left aside
+        :param epoch: that it is of: in a new one everything begins anew
         :param now_seconds: by a clock that never goes back
         """
         with self._lock:
-            before = self._view
+            if snapshot.number < self._number:
+                return FollowedSlots()
+            view, before = snapshot.namespace(_JOURNALS), self._view
             if epoch != self._epoch:
                 self._begin()
                 before = None
-            elif before is not None and view.version < before.version:
-                return FollowedSlots()
             changed = view.row_keys() if before is None else view.changed_since(before)
-            self._view, self._epoch = view, epoch
+            self._number, self._view, self._epoch = snapshot.number, view, epoch
             return self._take(view, changed, now_seconds)
 
     def _begin(self) -> None:
@@ -125,7 +128,10 @@ class JournalFollower:
     ) -> FollowedSlots:
         found, damaged = self._read(view, changed)
         self.unreadable = self.unreadable.difference(changed) | damaged
-        held_up = self._note(changed, found)
+        held_up = self._note(
+            changed,
+            dict.fromkeys(damaged) | {key: slot.flush for key, (_, slot) in found.items()},
+        )
         if held_up:
             self._heard.begin_anew(self._horizon())
         unknown = 0
@@ -154,22 +160,19 @@ class JournalFollower:
                 self._name(key, error)
         return found, damaged
 
-    def _note(
-        self,
-        changed: Collection[str],
-        found: Mapping[str, tuple[int, heartbeat_journals.Slot]],
-    ) -> bool:
+    def _note(self, changed: Collection[str], flushes: Mapping[str, int | None]) -> bool:
         """Note the flushes of slots that changed; tell whether some passed by unread."""
         before = {key: self._flushes.pop(key) for key in changed if key in self._flushes}
         self._sizes.subtract(map(_ring_of, before))
-        self._sizes.update(map(_ring_of, found))
+        self._sizes.update(map(_ring_of, flushes))
         self._sizes += collections.Counter()  # without those that have no slot any more
-        self._flushes.update((key, slot.flush) for key, (_, slot) in found.items())
-        return any(
-            self._flushes[key] - flush > self._sizes[_ring_of(key)]
-            for key, flush in before.items()
-            if key in found
-        )
+        self._flushes.update(flushes)
+        for key, flush in before.items():
+            now = flushes.get(key)
+            if flush is not None and now is not None:
+                if 2 * (now - flush) > 3 * self._sizes[_ring_of(key)]:
+                    return True
+        return False
 
     def _horizon(self) -> float:
         return self._wall_clock() - self._horizon_seconds

@@ -132,7 +132,7 @@ def read(key: str, state: Mapping[str, Any]) -> Slot:
     :raises InvalidRecord: no slot that :func:`state_of` made
     """
     fields = record_fields.RecordFields(f"heartbeat_journals/{key}", state)
-    cell = fields.text("cell")
+    cell = _text(fields, "cell")
     flush = _whole(fields, "flush", _MOST_FLUSHES)
     newest = _whole(fields, "newest", _MOST_TICKS)
     numbers = _numbers(fields)
@@ -154,14 +154,21 @@ def read(key: str, state: Mapping[str, Any]) -> Slot:
 
 
 def _whole(fields: record_fields.RecordFields, name: str, most: int) -> int:
-    value = fields.get(name)
+    value = fields.find(name)
     if type(value) is not int or not 0 <= value <= most:
         raise fields.wrong(name, f"it is no whole number from 0 to {most}")
     return value
 
 
+def _text(fields: record_fields.RecordFields, name: str) -> str:
+    value = fields.find(name)
+    if type(value) is not str:
+        raise fields.wrong(name, "it is no text")
+    return value
+
+
 def _numbers(fields: record_fields.RecordFields) -> bytes:
-    text = fields.text("numbers")
+    text = _text(fields, "numbers")
     if len(text) > _MOST_CHARACTERS:
         raise fields.wrong(
             "numbers", f"it has {len(text)} characters, at most {_MOST_CHARACTERS} are taken"

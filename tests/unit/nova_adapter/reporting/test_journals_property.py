@@ -98,8 +98,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def _take(self, found):
         for _ in self.ingester.take(found):
             pass
-        view = self.store.snapshot().namespace(NAMESPACE)
-        followed = self.follower.catch_up(view, "one", self.now)
+        followed = self.follower.catch_up(self.store.snapshot(), "one", self.now)
         assert (followed.unknown, followed.implausible) == (0, ())
         assert not followed.held_up
         for record in sorted(found, key=lambda each: each.version):

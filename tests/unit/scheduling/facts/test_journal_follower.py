@@ -53,11 +53,8 @@ class Case(unittest.TestCase):
         slot = heartbeat_journals.slot_of("c", flush, [number] * len(counts), counts, ticks)
         self.put(key, codec.encode(heartbeat_journals.state_of(slot), NAMESPACE.schema))
 
-    def view(self):
-        return self.store.snapshot().namespace(NAMESPACE.name)
-
     def catch_up(self):
-        return self.follower.catch_up(self.view(), self.epoch, 0.0)
+        return self.follower.catch_up(self.store.snapshot(), self.epoch, 0.0)
 
     def heard(self):
         last = self.follower.last_heard()
@@ -128,9 +125,9 @@ class FollowerTest(Case):
         self.assertEqual(107, self.heard())
         self.assertEqual({}, self.follower.unreported(LATER))
 
-    def test_a_view_that_is_older_than_another_threads_changes_nothing(self):
+    def test_a_snapshot_that_is_older_than_another_threads_changes_nothing(self):
         self.write("a.0", 101)
-        old = self.view()
+        old = self.store.snapshot()
         self.write("a.1", 102)
         self.catch_up()
         self.assertEqual(
@@ -138,6 +135,11 @@ class FollowerTest(Case):
         )
         self.write("a.0", 103)
         self.assertEqual(1, self.catch_up().slots)
+        old = self.store.snapshot()
+        self.store.begin_epoch()
+        self.epoch = "two"
+        self.catch_up()
+        self.assertEqual(journal_follower.FollowedSlots(), self.follower.catch_up(old, "one", 0.0))
 
     def test_a_slot_that_was_dropped_leaves_what_it_told(self):
         self.write("a.0", 101)
@@ -198,6 +200,17 @@ class HeldUpTest(Case):
         self.assertEqual({"c": 1}, self.follower.unreported(LATER))
         self.follower.settle("c", shown)
         self.assertEqual({}, self.follower.unreported(LATER))
+
+    def test_a_slot_that_nobody_can_read_is_one_of_its_ring(self):
+        self.flush(1, 2)
+        self.put("host.example.0", codec.encode({"cell": "c"}, NAMESPACE.schema))
+        self.put("host.example.3", codec.encode({"cell": "c"}, NAMESPACE.schema))
+        self.catch_up()
+        self.flush(6)
+        self.put("host.example.0", codec.encode({"cell": "c"}, NAMESPACE.schema))
+        self.write("host.example.1", 105, flush=5)
+        self.assertFalse(self.catch_up().held_up)
+        self.assertEqual({"c": 1}, self.follower.unreported(LATER))
 
     def test_a_ring_that_grows_has_not_passed_by(self):
         self.flush(1, 2, 3)
