@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from tests.fuzz import decoder, names, rpc, target
+from tests.fuzz import decoder, journals, names, rpc, target
 
 
 @attrs.frozen
@@ -25,6 +25,9 @@ class Entry:
 TARGETS: Mapping[str, Entry] = {
     "decoder": Entry(
         "payloads, as a back end may hold them, and the store behind", decoder.Decoder
+    ),
+    "journals": Entry(
+        "slots of heartbeat journals, and a reader's arrays behind", journals.Journals
     ),
     "names": Entry("names of records: the rule, and batches over the memory driver", names.Names),
     "names-drivers": Entry(

@@ -4,91 +4,18 @@
 Values are not queued: two conductors may handle one host's saves, and a queued
 value could overwrite a newer one. What is kept is the record's name; its row is
 read when it is published. Names that are marked again while they wait stand once.
-Heartbeats are kept with their counts, and judged by them:
-
-A nova-compute counts its own heartbeats and says the count to a conductor:
-whoever speaks for it can say any. Taken at its word, a count of 2**31 - 1 means
-two milliards of heartbeats that nobody reported, and the whole cell is doubted
-for one host. So a step is held against the time that it had:
-
-* No service beats more than once a second (``report_interval`` is in whole
-  seconds, ten by default). What is beyond that is *ignored*: neither the count
-  nor the number of heartbeats seen goes up, so that the service's next true
-  heartbeat is a step of one, as ever.
-* A true count may look forged: a row was edited, a service was restored, a
-  nova-compute began again from a row that somebody forged. So when for a while
-  nothing came that follows on the known count, the new one is *taken for the
-  beginning of another numbering*: what was unreported stays so, and no more
-  comes to it. The same goes for counts that are lower by more than what one that
-  waited in a queue can be.
-
-What remains: who speaks for a host may hide that host's own unreported
-heartbeats, or may claim some that a true one might have missed.
+Heartbeats are kept with their counts, and judged by them (:mod:`.report_counts`).
 """
 
 from __future__ import annotations
 
-import enum
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 import attrs
 
 from nova_nodb_scheduler.model import records
-
-#: No service beats more often.
-LEAST_INTERVAL_SECONDS = 1.0
-#: What clocks of conductors may differ by, in heartbeats and seconds alike.
-MARGIN_SECONDS = 60.0
-#: A numbering of which nothing was heard for so long may be replaced.
-SILENT_SECONDS = 300.0
-#: A count that is lower by no more is an older one: what a service comes to in the
-#: margin. What counts anew from so near has caught up within minutes.
-_MOST_LATE = MARGIN_SECONDS / LEAST_INTERVAL_SECONDS
-#: For records of a release that did not note when they were counted.
-_UNKNOWN_SECONDS = 86_400.0
-
-
-class CountStep(enum.Enum):
-    """How a service's count of heartbeats follows on the one that is known."""
-
-    #: It follows on it, or is older.
-    TAKEN = "taken"
-    #: No service beats so often.
-    IGNORED = "ignored"
-    #: The service counts anew from here.
-    RENUMBERED = "renumbered"
-
-
-def follows(known: int, count: int, seen: int, seconds: float) -> bool:
-    """Tell whether a count is no more than a service can have come to.
-
-    :param seen: how many of the heartbeats since were seen one by one
-    :param seconds: since the known count was heard
-    """
-    possible = (max(seconds, 0.0) + MARGIN_SECONDS) / LEAST_INTERVAL_SECONDS
-    return count - known - seen <= possible
-
-
-def judge_count(current: Mapping[str, Any], count: int, seen: int, heard_at: float) -> CountStep:
-    """Hold a count against a record of namespace ``service_liveness``.
-
-    :param seen: heartbeats that a reporter saw on the way to it
-    :param heard_at: seconds since the epoch, by the clock of who heard it
-    """
-    known = int(current["report_count"])
-    counted_at = current.get("counted_at")
-    seconds = _UNKNOWN_SECONDS if counted_at is None else heard_at - float(counted_at)
-    is_silent = seconds > SILENT_SECONDS
-    if not follows(known, count, seen, seconds):
-        return CountStep.RENUMBERED if is_silent else CountStep.IGNORED
-    if known - count > _MOST_LATE and is_silent and counted_at is not None:
-        # One that was heard earlier, and waited in a queue, says so itself. One
-        # that is lower by little is late, too: a conductor of a release that notes
-        # no time may have brought the known one a moment ago.
-        return CountStep.RENUMBERED
-    return CountStep.TAKEN
+from nova_nodb_scheduler.scheduling.namespaces import report_counts
 
 
 @attrs.frozen
@@ -128,7 +55,7 @@ class PendingHeartbeats:
         """Take others of the service in, in any order; False where they do not follow."""
         seconds = abs(other.heard_at - self.heard_at)
         low, high = sorted((self, other), key=lambda each: each.report_count)
-        if not follows(low.report_count, high.report_count, high.seen, seconds):
+        if not report_counts.follows(low.report_count, high.report_count, high.seen, seconds):
             return False
         self.seen += other.seen
         self.last_seen_up = high.last_seen_up or low.last_seen_up

@@ -21,7 +21,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.liveness import heartbeat_writer
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records, nova_tables
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, report_counts
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 
 LOG = logging.getLogger(__name__)
@@ -252,11 +252,11 @@ def swept_liveness(
             "last_seen_up": seen_up,
             "counted_at": heard_at,
         }
-    step = dirty_records.judge_count(current, count, 0, heard_at)
-    if step is dirty_records.CountStep.IGNORED:
+    step = report_counts.judge_count(current, count, 0, heard_at)
+    if step is report_counts.CountStep.IGNORED:
         implausible(int(current["report_count"]), count)
         return publisher_module.UNCHANGED
-    if step is dirty_records.CountStep.RENUMBERED:
+    if step is report_counts.CountStep.RENUMBERED:
         return _renumbered(current, count, 0, seen_up, heard_at)
     queued = 0 if is_before(seen_up, heard_before) else 1
     if count <= int(current["report_count"]) + queued:
@@ -326,18 +326,18 @@ def _with_stored(
     current: Mapping[str, Any], beat: heartbeat_writer.ServiceHeartbeat, seen_at: float
 ) -> Mapping[str, Any]:
     count, known = beat.report_count, int(current["report_count"])
-    step = dirty_records.judge_count(current, count, 1, beat.heard_at)
+    step = report_counts.judge_count(current, count, 1, beat.heard_at)
     later_seconds = beat.heard_at - float(current.get("counted_at", beat.heard_at))
-    if count < known and later_seconds > dirty_records.MARGIN_SECONDS:
+    if count < known and later_seconds > report_counts.MARGIN_SECONDS:
         # It waited in no queue: the service began again while nobody could tell it its count.
-        step = dirty_records.CountStep.RENUMBERED
-    if step is dirty_records.CountStep.RENUMBERED:
+        step = report_counts.CountStep.RENUMBERED
+    if step is report_counts.CountStep.RENUMBERED:
         counted = _renumbered(current, count, 1, beat.last_seen_up, beat.heard_at)
         # Of another numbering, whatever its clock said.
         counted["last_seen_up"] = beat.last_seen_up
-    elif step is dirty_records.CountStep.TAKEN and count > known:
+    elif step is report_counts.CountStep.TAKEN and count > known:
         counted = _with_count(current, count, 1, beat.last_seen_up, beat.heard_at)
-    elif step is dirty_records.CountStep.TAKEN and count == known:
+    elif step is report_counts.CountStep.TAKEN and count == known:
         # The same once more: its first answer was lost.
         counted = dict(current)
         seen_at = max(seen_at, float(current.get("seen_at", seen_at)))
@@ -352,12 +352,12 @@ def _with_heartbeat(
     implausible: ImplausibleCounts,
 ) -> dict[str, Any]:
     count, seen, seen_up = beat.report_count, beat.seen, beat.last_seen_up
-    step = dirty_records.judge_count(current, count, seen, beat.heard_at)
-    if step is dirty_records.CountStep.IGNORED:
+    step = report_counts.judge_count(current, count, seen, beat.heard_at)
+    if step is report_counts.CountStep.IGNORED:
         implausible.note(beat.service, int(current["report_count"]), count)
         # Whoever it was, Nova takes the service for alive.
         return _with_count(current, None, 0, seen_up)
-    if step is dirty_records.CountStep.RENUMBERED:
+    if step is report_counts.CountStep.RENUMBERED:
         return _renumbered(current, count, seen, seen_up, beat.heard_at)
     return _with_count(current, count, seen, seen_up, beat.heard_at)
 

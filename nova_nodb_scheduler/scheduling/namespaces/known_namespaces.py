@@ -219,6 +219,10 @@ CELLS = model.Namespace(name="cells", owner=NODB, schema=_V1)
 #: key: cell uuid; where the heartbeats of its compute services stand, and since when
 HEARTBEAT_MODES = model.Namespace(name="heartbeat_modes", owner=NODB, schema=_V1)
 
+#: key: ``<journal>.<slot>``; heartbeats of one flush of a conductor, see
+#: :mod:`.heartbeat_journals`. Nobody reads it yet, so it is not among those of a store
+HEARTBEAT_JOURNALS = model.Namespace(name="heartbeat_journals", owner=NOVA, schema=_V1)
+
 #: key: lease name; who does what only one process may do at a time
 LEASES = model.Namespace(name="leases", owner=NODB, schema=_V1)
 

@@ -2,29 +2,31 @@
 """What a heartbeat would cost in a slot of a conductor's journal: bytes, and CPU on both ends.
 
 Run with ``python -m tools.bench.heartbeats.slot_sizes [--services N]``. Slots are written and read
-by the plugin's own codec and taken into arrays of all services, as a scheduler would; there is no
-back end, no bus and no conductor. Services and counts are random, which is the worst for zlib. See
-``doc/source/contributor/heartbeat-journals.rst``.
+by the plugin's own codec and taken into its arrays of all services, as a scheduler would; there is
+no back end, no bus and no conductor. Services and their first counts are random, which is the worst
+for zlib. See ``doc/source/contributor/heartbeat-journals.rst``.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import time
+import uuid
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.model import namespaces
+from nova_nodb_scheduler.scheduling.facts import heard_services
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.wire import codec
 
-_SCHEMA = namespaces.SchemaVersion(1, 0)
 _SLOTS = 60
 _MOST_COUNT = 3_000_000
-_ID_BYTES, _COUNT_BYTES = 8, 4
-#: Conductor processes that share 10,000 heartbeats a second, or 50, a slot a second.
+_GRACE_SECONDS = 3.0
+_BEGAN_SECONDS = 1_790_000_000.0
+_CELL = str(uuid.UUID(int=1))
+#: Conductor processes that share 10,000 heartbeats a second, or 50, a flush a second.
 _HEARTBEATS = {"10,000/s": (10_000, (1, 8, 24)), "50/s": (50, (1, 8))}
 
 
@@ -33,54 +35,76 @@ class _Costs:
     """Sums over all slots of a run; seconds are CPU time of this process."""
 
     heartbeats: int = 0
+    slots: int = 0
     payload_bytes: int = 0
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
     take_seconds: float = 0.0
 
 
-def _slot(services: npt.NDArray[np.uint64], rng: np.random.Generator) -> bytes:
-    """Return a slot's payload: ids, counts byte by byte, and ages, of one heartbeat each."""
-    size = len(services)
-    counts = rng.integers(1, _MOST_COUNT, size).astype("<u4")
-    planes = counts.view("u1").reshape(-1, _COUNT_BYTES).T
-    ages = rng.integers(0, 12, size).astype("u1")
-    numbers = np.sort(services).astype("<u8").tobytes() + planes.tobytes() + ages.tobytes()
-    state = {"cell": "c", "newest": 1, "numbers": base64.b64encode(numbers).decode("ascii")}
-    return codec.encode(state, _SCHEMA)
+@attrs.define
+class _Cloud:
+    """Services with their counts, and what a scheduler knows of them."""
+
+    ids: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.int64]
+    heard: heard_services.HeardServices
 
 
-def _read(payload: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Return the ids and counts of a slot."""
-    numbers = base64.b64decode(codec.decode(payload).state["numbers"], validate=True)
-    size = len(numbers) // (_ID_BYTES + _COUNT_BYTES + 1)
-    ids = np.frombuffer(numbers, "<u8", size)
-    planes = np.frombuffer(numbers, "u1", size * _COUNT_BYTES, size * _ID_BYTES)
-    counts = np.ascontiguousarray(planes.reshape(_COUNT_BYTES, -1).T).view("<u4").reshape(-1)
-    return ids, counts.astype(np.int64)
+def _cloud(services: int, rng: np.random.Generator) -> _Cloud:
+    keys = [str(uuid.UUID(bytes=rng.bytes(16), version=4)) for _ in range(services)]
+    counts = rng.integers(1, _MOST_COUNT, services)
+    heard = heard_services.HeardServices(_GRACE_SECONDS)
+    heard.know(
+        heard_services.KnownServices(
+            keys, [_CELL] * services, counts, np.full(services, _BEGAN_SECONDS)
+        )
+    )
+    ids = np.array([heartbeat_journals.service_id(key) or 0 for key in keys], np.uint64)
+    return _Cloud(ids, counts, heard)
 
 
-def _run(services: int, heartbeats: int) -> _Costs:
-    rng = np.random.default_rng(1)
-    known = np.sort(rng.integers(0, 2**63, services).astype(np.uint64))
-    highest, heard = np.zeros(services, np.int64), np.zeros(services)
-    costs = _Costs()
-    for number in range(_SLOTS):
-        heard_now = rng.choice(known, heartbeats, replace=False)
+def _flush(
+    cloud: _Cloud,
+    chosen: npt.NDArray[np.intp],
+    number: int,
+    rng: np.random.Generator,
+    costs: _Costs,
+) -> None:
+    """Write a flush's heartbeats to slots, read them, and take them in."""
+    cloud.counts[chosen] += 1
+    newest = heartbeat_journals.tick_of(_BEGAN_SECONDS + number)
+    ticks = newest - rng.integers(0, heartbeat_journals.TICKS_PER_SECOND, len(chosen))
+    for first in range(0, len(chosen), heartbeat_journals.MOST_HEARTBEATS):
+        part = slice(first, first + heartbeat_journals.MOST_HEARTBEATS)
+        those = chosen[part]
         began = time.process_time()
-        payload = _slot(heard_now, rng)
+        slot = heartbeat_journals.slot_of(
+            _CELL, costs.slots, cloud.ids[those], cloud.counts[those], ticks[part]
+        )
+        schema = known_namespaces.HEARTBEAT_JOURNALS.schema
+        payload = codec.encode(heartbeat_journals.state_of(slot), schema)
         encoded = time.process_time()
-        ids, counts = _read(payload)
+        slot = heartbeat_journals.read("bench.0", codec.decode(payload).state)
         decoded = time.process_time()
-        rows = np.searchsorted(known, ids)
-        later = counts > highest[rows]
-        highest[rows[later]] = counts[later]
-        heard[rows[later]] = number
+        cloud.heard.take(slot, number, float(number))
         costs.take_seconds += time.process_time() - decoded
         costs.decode_seconds += decoded - encoded
         costs.encode_seconds += encoded - began
         costs.payload_bytes += len(payload)
-        costs.heartbeats += heartbeats
+        costs.heartbeats += len(slot)
+        costs.slots += 1
+
+
+def _run(services: int, heartbeats: int) -> _Costs:
+    rng = np.random.default_rng(1)
+    cloud = _cloud(services, rng)
+    # A scheduler that runs has heard of all of them before.
+    _flush(cloud, np.arange(services), 0, rng, _Costs())
+    costs = _Costs()
+    for number in range(1, _SLOTS + 1):
+        chosen = rng.choice(services, heartbeats, replace=False)
+        _flush(cloud, chosen, number, rng, costs)
     return costs
 
 
@@ -89,13 +113,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--services", type=int, default=100_000)
     services = parser.parse_args().services
-    print("per 1,000 heartbeats: kB of payload; ms of CPU to encode, to decode, into arrays")
+    print("per 1,000 heartbeats: slots; kB of payload; ms of CPU to encode, to decode, into arrays")
     for rate, (heartbeats, processes) in _HEARTBEATS.items():
         for each in processes:
-            costs = _run(services, max(1, heartbeats // each))
+            costs = _run(services, min(services, max(1, heartbeats // each)))
             per_1000 = 1000 / costs.heartbeats
             print(
-                f"{rate:>9} {each:3} processes: {costs.payload_bytes / _SLOTS:8.0f} B a slot, "
+                f"{rate:>9} {each:3} processes: {costs.payload_bytes / costs.slots:8.0f} B a slot; "
+                f"{costs.slots * per_1000:6.2f}; "
                 f"{costs.payload_bytes * per_1000 / 1000:5.1f} kB; "
                 f"{costs.encode_seconds * per_1000 * 1000:.2f}, "
                 f"{costs.decode_seconds * per_1000 * 1000:.2f}, "

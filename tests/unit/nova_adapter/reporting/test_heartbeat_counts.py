@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nova_nodb_scheduler.nova_adapter.liveness import heartbeat_writer
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records, row_publisher
+from nova_nodb_scheduler.scheduling.namespaces import report_counts
 from nova_nodb_scheduler.synchronizer.records import publisher
 
 FORGED = 2**31 - 1
@@ -80,7 +81,7 @@ class ForgedCountTest(unittest.TestCase):
         self.assertEqual((1, 5), (len(logged.output), self.service.implausible.count))
 
     def test_what_is_ignored_behind_a_count_below_zero_counts_nothing(self) -> None:
-        self.service.beat(-(2**31), dirty_records.SILENT_SECONDS + 1)
+        self.service.beat(-(2**31), report_counts.SILENT_SECONDS + 1)
         self.service.flush()
         self.assertEqual(-(2**31), self.service.state["report_count"])
         self.service.beat(FORGED, 1.0)
@@ -239,7 +240,7 @@ class ForgedCountTest(unittest.TestCase):
         # each heartbeat: nobody reaches what 2**31 - 1 did.
         heartbeats = len(steps)
         elapsed = service.now - START
-        most = heartbeats * dirty_records.MARGIN_SECONDS + elapsed
+        most = heartbeats * report_counts.MARGIN_SECONDS + elapsed
         self.assertLessEqual(0, service.unreported)
         self.assertLessEqual(service.unreported, most)
 

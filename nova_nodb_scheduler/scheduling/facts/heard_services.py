@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When compute services were heard of last, and which heartbeats nobody reported, by journals.
+
+A service's record sums up what all of its reporters saw. With journals nobody writes such
+a sum: each conductor says what it saw, and a reader keeps of each service the highest count
+and which of the 64 counts below it were seen in whatever journal. A count that is missing
+between two that were seen went through a conductor without the plugin, or was lost with
+one, unless it is only late: so it counts after a grace. A sweep that began behind the slot
+that showed it makes good what went with it.
+
+Which slot showed a missing count is kept for two groups of a service's missing counts: those
+above ``split``, which the latest of such slots showed, and those up to it, for which the
+latest of *their* slots stands. One version for all of a service would not do: a service
+whose heartbeats cross again and again, each soon filled in, would have its one true gap
+said to be of now each time, and no sweep would ever have begun behind it. What is given
+for a gap is never less than it is: at the worst it is settled by a later sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, report_counts
+
+#: Counts below the highest of which it is known whether they were seen.
+WINDOW: Final = 64
+_ALL = np.uint64(2**64 - 1)
+_ONE = np.uint64(1)
+#: What a record's count is cut to, so that differences fit 64 bits.
+_MOST_COUNT = 2**61
+#: Implausible counts that are told of one slot.
+_MOST_TOLD = 100
+
+_ROW = np.dtype(
+    [
+        ("cell", "i4"),
+        # Whether a slot named it; highest and counted_at are its record's until then.
+        ("told", "?"),
+        # False where the next count, whichever, leaves nothing missing.
+        ("begun", "?"),
+        ("highest", "i8"),
+        # When the highest count was heard; seconds since the epoch, NaN for not known.
+        ("counted_at", "f8"),
+        # Whatever count it was that was heard last; NaN for none.
+        ("heard_at", "f8"),
+        # Bit n says that count highest - 1 - n was seen.
+        ("seen", "u8"),
+        # Counts up to it are not asked for.
+        ("floor", "i8"),
+        ("split", "i8"),
+        ("lower_version", "i8"),
+        ("lower_since", "f8"),
+        # Missing counts that no bit stands for any more; they are of the lower group.
+        ("misses_older", "?"),
+        ("upper_version", "i8"),
+        ("upper_since", "f8"),
+        # Whether anything may be missing.
+        ("is_incomplete", "?"),
+    ]
+)
+
+_Rows = npt.NDArray[np.intp]
+_Bits = npt.NDArray[np.uint64]
+
+
+@attrs.frozen(eq=False)
+class KnownServices:
+    """Services as their records tell of them.
+
+    :param keys: keys of their records; each once
+    :param cells: uuids of their cells
+    :param counts: ``report_count``; shape (n,)
+    :param counted_at: when these were heard, seconds since the epoch; NaN where not noted
+    """
+
+    keys: Sequence[str]
+    cells: Sequence[str]
+    counts: npt.NDArray[np.int64]
+    counted_at: npt.NDArray[np.float64]
+
+
+@attrs.frozen
+class ImplausibleCount:
+    """A count that no service can have come to; it was ignored."""
+
+    key: str
+    known: int
+    count: int
+
+
+@attrs.frozen
+class TakenSlot:
+    """What became of a slot's heartbeats.
+
+    :param unknown: of services that are not known, or are in another cell
+    :param implausible: counts that were ignored, the first of many
+    """
+
+    unknown: int
+    implausible: tuple[ImplausibleCount, ...]
+
+
+@attrs.frozen(eq=False)
+class LastHeard:
+    """What journals tell of services; arrays have the shape (n,).
+
+    :param keys: of the services that may be in journals
+    :param counts: highest counts; of those that no journal names, what their records said
+    :param heard_at: seconds since the epoch; NaN of those that no journal names
+    """
+
+    keys: Sequence[str]
+    counts: npt.NDArray[np.int64]
+    heard_at: npt.NDArray[np.float64]
+
+
+class HeardServices:
+    """All services that journals may tell of, in arrays by ascending id. One thread at a time.
+
+    :param grace_seconds: how long a count may be missing, because two conductors' flushes
+        crossed
+    """
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self._rows = np.zeros(0, _ROW)
+        #: Theirs, once more: a search wants them side by side, and copies what is not.
+        self._ids = np.zeros(0, np.uint64)
+        self._keys: list[str] = []
+        self._cells: dict[str, int] = {}
+        self._begin_since = -np.inf
+        #: Keys that no journal may tell of: no uuid, or with an id that another has.
+        self.not_journaled: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget what journals told, as a reader does that begins anew or in a new epoch."""
+        self._rows, self._ids = np.zeros(0, _ROW), np.zeros(0, np.uint64)
+        self._keys, self._cells = [], {}
+        self._begin_since = -np.inf
+        self.not_journaled = frozenset()
+
+    def know(self, services: KnownServices) -> None:
+        """Take these services for all that there are.
+
+        Those that were known, in the same cell, keep what journals told of them.
+        """
+        found = list(map(heartbeat_journals.service_id, services.keys))
+        of_uuid = np.array([at for at, each in enumerate(found) if each is not None], np.intp)
+        ids = np.array([each for each in found if each is not None], np.uint64)
+        _, places, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+        alone = np.flatnonzero(sizes[places.reshape(-1)] == 1)
+        alone = alone[np.argsort(ids[alone])]
+        chosen = of_uuid[alone]
+        keys = [services.keys[at] for at in chosen.tolist()]
+        for cell in services.cells:
+            self._cells.setdefault(cell, len(self._cells))
+        rows = np.zeros(len(alone), _ROW)
+        rows["cell"] = [self._cells[services.cells[at]] for at in chosen.tolist()]
+        rows["highest"] = np.clip(services.counts[chosen], -_MOST_COUNT, _MOST_COUNT)
+        rows["counted_at"] = services.counted_at[chosen]
+        rows["heard_at"] = np.nan
+        self._keep(rows, ids[alone], keys)
+        self._rows, self._ids, self._keys = rows, ids[alone], keys
+        self.not_journaled = frozenset(services.keys).difference(keys)
+
+    def _keep(self, rows: npt.NDArray[Any], ids: _Bits, keys: Sequence[str]) -> None:
+        """Copy what journals told of services that stay."""
+        if not len(self._rows):
+            return
+        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        before = self._rows[at]
+        stays = (self._ids[at] == ids) & (before["cell"] == rows["cell"])
+        same = np.array(
+            [row for row in np.flatnonzero(stays).tolist() if self._keys[at[row]] == keys[row]],
+            np.intp,
+        )
+        told = same[before["told"][same]]
+        rows[told] = before[told]
+        # Of a service with nothing but counts that were ignored.
+        rows["heard_at"][same] = before["heard_at"][same]
+
+    def take(self, slot: heartbeat_journals.Slot, version: int, now_seconds: float) -> TakenSlot:
+        """Take a slot's heartbeats in; a second time it changes nothing.
+
+        :param version: of the slot's record. A reader that begins takes slots in the order
+            of their versions
+        :param now_seconds: by any clock that never goes back; see :meth:`unreported`
+        """
+        cell = self._cells.get(slot.cell)
+        if cell is None or not len(self._rows):
+            return TakenSlot(len(slot), ())
+        rows = np.minimum(np.searchsorted(self._ids, slot.ids), len(self._ids) - 1)
+        named = (self._ids[rows] == slot.ids) & (self._rows["cell"][rows] == cell)
+        rows, counts = rows[named], slot.counts[named]
+        heard_at = slot.ticks[named] / heartbeat_journals.TICKS_PER_SECOND
+        turns = heartbeat_journals.places_within(slot.ids[named])
+        implausible: list[ImplausibleCount] = []
+        # In a turn there is one heartbeat of a service at the most, of a higher count than before.
+        for turn in range(int(turns.max(initial=-1)) + 1):
+            now = turns == turn
+            self._take_once(
+                rows[now], counts[now], heard_at[now], version, now_seconds, implausible
+            )
+        return TakenSlot(len(slot) - len(rows), tuple(implausible))
+
+    def _take_once(
+        self,
+        rows: _Rows,
+        counts: npt.NDArray[np.int64],
+        heard_at: npt.NDArray[np.float64],
+        version: int,
+        now_seconds: float,
+        implausible: list[ImplausibleCount],
+    ) -> None:
+        """Take one heartbeat of each of some services."""
+        all_rows = self._rows
+        is_next = (
+            (counts == all_rows["highest"][rows] + 1)
+            & all_rows["begun"][rows]
+            & ~all_rows["is_incomplete"][rows]
+        )
+        if is_next.any():
+            # Nearly always. What follows on the known count every judge takes, and where
+            # nothing is missing nothing falls out of the window.
+            nearest = rows[is_next]
+            all_rows["highest"][nearest] += 1
+            all_rows["seen"][nearest] = (all_rows["seen"][nearest] << _ONE) | _ONE
+            all_rows["counted_at"][nearest] = heard_at[is_next]
+            all_rows["heard_at"][nearest] = heard_at[is_next]
+            rows, counts, heard_at = rows[~is_next], counts[~is_next], heard_at[~is_next]
+        if not len(rows):
+            return
+        known = all_rows["highest"][rows]
+        begun = all_rows["begun"][rows]
+        steps = report_counts.judge_counts(known, all_rows["counted_at"][rows], counts, heard_at)
+        ignored = ~steps.taken & ~steps.renumbered
+        for at in np.flatnonzero(ignored).tolist()[: _MOST_TOLD - len(implausible)]:
+            told = self._keys[rows[at]], int(known[at]), int(counts[at])
+            implausible.append(ImplausibleCount(*told))
+        higher = steps.taken & begun & (counts > known)
+        self._raise(rows[higher], counts[higher], version, now_seconds)
+        late = steps.taken & begun & (counts < known) & (known - counts <= WINDOW)
+        bits = _ONE << (known - counts - 1)[late].astype(np.uint64)
+        all_rows["seen"][rows[late]] |= bits
+        begins = ~begun & ~ignored & (heard_at >= self._begin_since)
+        self._begin(rows, counts, begins)
+        self._renumber(rows, counts, begun & steps.renumbered)
+        # The highest count is the latest heartbeat, whichever clock was ahead. Whoever says
+        # another count, Nova takes the service for alive.
+        latest = higher | begins
+        counted = latest | (begun & steps.renumbered)
+        all_rows["counted_at"][rows[counted]] = heard_at[counted]
+        before = all_rows["heard_at"][rows]
+        all_rows["heard_at"][rows] = np.where(latest, heard_at, np.fmax(before, heard_at))
+
+    def _begin(
+        self, rows: _Rows, counts: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]
+    ) -> None:
+        """Count services from here; what was before, nobody asks a reader that begins."""
+        begun, count = rows[chosen], counts[chosen]
+        self._rows["told"][begun] = self._rows["begun"][begun] = True
+        for name in ("highest", "floor", "split"):
+            self._rows[name][begun] = count
+
+    def _renumber(
+        self, rows: _Rows, counts: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]
+    ) -> None:
+        """Count services from another number; what was missing stays so."""
+        again, count = rows[chosen], counts[chosen]
+        if len(again):
+            self._leave(again)
+            for name in ("highest", "floor", "split"):
+                self._rows[name][again] = count
+
+    def _leave(self, rows: _Rows) -> None:
+        """Ask for no count any more of those so far; what is missing among them stays so."""
+        self._merge(rows)
+        all_rows = self._rows
+        all_rows["misses_older"][rows] |= self._missing(rows) != 0
+        all_rows["seen"][rows] = 0
+        all_rows["floor"][rows] = all_rows["highest"][rows]
+
+    def begin_anew(self, since_seconds: float) -> None:
+        """Take what slots tell from here on for the beginning.
+
+        So must a reader that begins, or was held up: what it missed was told. What was missing
+        before stays so until a sweep.
+
+        :param since_seconds: since the epoch; what was heard before it is no beginning, for
+            what was heard soon behind it may have been overwritten
+        """
+        self._begin_since = since_seconds
+        begun = np.flatnonzero(self._rows["begun"])
+        self._leave(begun)
+        self._rows["begun"][begun] = False
+
+    def _raise(
+        self, rows: _Rows, counts: npt.NDArray[np.int64], version: int, now_seconds: float
+    ) -> None:
+        """Take higher counts of services that are begun."""
+        all_rows = self._rows
+        before = all_rows["highest"][rows]
+        step = counts - before
+        missing = self._missing(rows)
+        falls = missing & ~_lowest_bits(WINDOW - step)
+        is_gap = step > 1
+        # Of the upper group there is one slot: what another shows, or what no bit stands for
+        # any more, needs it to be merged.
+        upper = missing & _lowest_bits(before - 1 - all_rows["split"][rows])
+        self._merge(rows[(upper != 0) & (is_gap | ((falls & upper) != 0))])
+        all_rows["misses_older"][rows] |= falls != 0
+        gaps = rows[is_gap]
+        all_rows["upper_version"][gaps] = version
+        all_rows["upper_since"][gaps] = now_seconds
+        all_rows["is_incomplete"][gaps] = True
+        seen = _shifted(all_rows["seen"][rows], step)
+        own = np.where(step <= WINDOW, _shifted(np.full(len(rows), _ONE), step - 1), 0)
+        all_rows["seen"][rows] = seen | own.astype(np.uint64)
+        all_rows["highest"][rows] = counts
+        # Of a gap that is wider than the window a part has no bit from the beginning.
+        wide = rows[step > WINDOW + 1]
+        if len(wide):
+            self._merge(wide)
+            all_rows["misses_older"][wide] = True
+
+    def _merge(self, rows: _Rows) -> None:
+        """Make one group of both, of services that are begun."""
+        all_rows = self._rows
+        highest = all_rows["highest"][rows]
+        missing = self._missing(rows)
+        lower, upper = self._groups(rows, missing)
+        since, later = all_rows["lower_since"][rows], all_rows["upper_since"][rows]
+        version = all_rows["lower_version"][rows], all_rows["upper_version"][rows]
+        all_rows["lower_since"][rows] = np.where(lower, since, later)
+        all_rows["lower_version"][rows] = np.where(upper, np.maximum(*version), version[0])
+        all_rows["split"][rows] = highest
+
+    def _missing(self, rows: _Rows) -> _Bits:
+        """Return bits of the counts that were not seen."""
+        all_rows = self._rows
+        asked = all_rows["highest"][rows] - 1 - all_rows["floor"][rows]
+        return ~all_rows["seen"][rows] & _lowest_bits(asked)
+
+    def _groups(
+        self, rows: _Rows, missing: _Bits
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return whether counts of the lower and of the upper group are missing."""
+        all_rows = self._rows
+        above = _lowest_bits(all_rows["highest"][rows] - 1 - all_rows["split"][rows])
+        lower = all_rows["misses_older"][rows] | ((missing & ~above) != 0)
+        return lower, (missing & above) != 0
+
+    def settle(self, cell: str, version: int) -> None:
+        """Take what slots up to a version showed to be missing in a cell for made good.
+
+        :param version: of the back end's head when a sweep of the cell began
+        """
+        rows = np.flatnonzero(self._rows["is_incomplete"])
+        rows = rows[self._rows["cell"][rows] == self._cells.get(cell, -1)]
+        all_rows = self._rows
+        settled = rows[all_rows["lower_version"][rows] <= version]
+        all_rows["misses_older"][settled] = False
+        floor = np.maximum(all_rows["floor"][settled], all_rows["split"][settled])
+        all_rows["floor"][settled] = floor
+        both = settled[all_rows["upper_version"][settled] <= version]
+        all_rows["floor"][both] = all_rows["highest"][both]
+        all_rows["split"][both] = all_rows["highest"][both]
+        self._look_again(rows)
+
+    def _look_again(self, rows: _Rows) -> None:
+        """Note of which of some services something is missing still."""
+        lower, upper = self._groups(rows, self._missing(rows))
+        self._rows["is_incomplete"][rows] = lower | upper
+
+    def unreported(self, now_seconds: float) -> dict[str, int]:
+        """Return by cell how many services have heartbeats that nobody reported.
+
+        :param now_seconds: by the clock of :meth:`take`
+        """
+        rows = np.flatnonzero(self._rows["is_incomplete"])
+        if not len(rows):
+            return {}
+        self._look_again(rows)
+        all_rows = self._rows
+        lower, upper = self._groups(rows, self._missing(rows))
+        until = now_seconds - self._grace_seconds
+        lasts = (lower & (all_rows["lower_since"][rows] < until)) | (
+            upper & (all_rows["upper_since"][rows] < until)
+        )
+        sums = np.bincount(all_rows["cell"][rows[lasts]], minlength=len(self._cells))
+        return {cell: int(sums[code]) for cell, code in self._cells.items() if sums[code]}
+
+    def last_heard(self) -> LastHeard:
+        """Return what is known of each service now; copies."""
+        rows = self._rows
+        return LastHeard(tuple(self._keys), rows["highest"].copy(), rows["heard_at"].copy())
+
+
+def _lowest_bits(count: npt.NDArray[np.int64]) -> _Bits:
+    """Return numbers with so many of their lowest bits set; none below 0, all from 64 on."""
+    kept = np.clip(count, 0, WINDOW)
+    # A shift by 64 is not defined.
+    bits = (_ONE << np.minimum(kept, WINDOW - 1).astype(np.uint64)) - _ONE
+    return np.where(kept == WINDOW, _ALL, bits)
+
+
+def _shifted(bits: _Bits, by: npt.NDArray[np.int64]) -> _Bits:
+    """Return numbers shifted to the left; nothing is left from 64 on."""
+    kept = np.minimum(by, WINDOW - 1).astype(np.uint64)
+    return np.where(by >= WINDOW, np.uint64(0), bits << kept)
