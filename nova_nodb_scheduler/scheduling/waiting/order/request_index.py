@@ -3,8 +3,9 @@
 
 What one call does has a bound. Where a project's share grows, its lines are moved back when
 their turn comes: until then they stand too far in front, and whoever looks puts them right.
-Where it falls, they are moved at once, some now and, where there are very many, the rest
-with the next calls.
+Where it falls, those that stand too far behind are moved at once, some now and, where there
+are very many, the rest with the next calls. They are those that were put by a greater share
+than that of now: after a grant that has come to an end, the few that were looked at meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sortedcontainers
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import backlog, fair_share, queue_settings
 from nova_nodb_scheduler.scheduling.waiting.order import (
+    demand_index,
     ordered_items,
     shape_index,
     shared_parts,
@@ -53,14 +55,17 @@ class RequestIndex:
         self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
         self._parts = shared_parts.SharedParts()
         self._queues: dict[_QueueKey, waiting_lines.Queue] = {}
-        #: The same, by what they ask for, whosever they are.
-        self._alike: dict[_QueueKey, dict[waiting_lines.Queue, None]] = {}
+        #: What they ask for, whosever they are.
+        self._demands = demand_index.DemandIndex(settings)
         self._projects: dict[str, waiting_lines.Project] = {}
-        #: (when, number, line): when lines count as a greater class.
+        #: (when, number, what): when lines and the like count as a greater class.
         self._rises: sortedcontainers.SortedList = sortedcontainers.SortedList()
         self._numbers = itertools.count()
-        self._to_move: dict[waiting_lines.Line, None] = {}
+        #: Projects of which something may stand behind its turn.
+        self._to_move: dict[waiting_lines.Project, None] = {}
         self._now = 0.0
+        #: How often something was put into its place so far, which is what most calls cost.
+        self.placings = 0
 
     def enter(self, request: pending.PendingRequest) -> waiting_lines.Entry:
         """Return the entry of a request, a new one or the one it has, with this state of it.
@@ -90,14 +95,12 @@ class RequestIndex:
         queue.requests -= 1
         if not queue.requests:
             del self._queues[_queue_key(request)]
-            alike = self._alike[_demand_key(request)]
-            del alike[queue]
-            if not alike:
-                del self._alike[_demand_key(request)]
+            self._demands.leave(request)
         project = self._projects[request.project_id]
         project.requests -= 1
         if not project.requests:
             del self._projects[request.project_id]
+            self._to_move.pop(project, None)
 
     def file(self, entry: waiting_lines.Entry, stage: waiting_lines.Stage, now: float) -> None:
         """Move a request to a stage, into or out of the lines."""
@@ -114,6 +117,7 @@ class RequestIndex:
             line.requests.add((request.asked_at, request.key))
             entry.line = line
             queue.ready += 1
+            queue.demand.parked += 1
             self._place(line)
             if not queue.is_swept:
                 queue.is_swept = True
@@ -124,6 +128,8 @@ class RequestIndex:
             if queue.elsewhere is None:
                 queue.elsewhere = ordered_items.OrderedItems()
             queue.elsewhere.add(entry.elsewhere)
+            queue.demand.parked += 1
+            self._refresh_elsewhere(queue)
 
     def unfile(self, entry: waiting_lines.Entry) -> None:
         """Take a request out of the lines."""
@@ -132,13 +138,16 @@ class RequestIndex:
         if entry.elsewhere is not None and queue.elsewhere is not None:
             queue.elsewhere.remove(entry.elsewhere)
             entry.elsewhere = None
+            queue.demand.parked -= 1
             if not queue.elsewhere:
                 queue.elsewhere = None
+            self._refresh_elsewhere(queue)
         if line is None:
             return
         line.requests.remove((entry.request.asked_at, entry.request.key))
         entry.line = None
         queue.ready -= 1
+        queue.demand.parked -= 1
         self._place(line)
         if not line.requests:
             self._forget(line)
@@ -156,11 +165,11 @@ class RequestIndex:
             raise LookupError("a line without requests stands in the order")
         return self.entries[head[1]]
 
-    def is_in_place(self, line: waiting_lines.Line) -> bool:
+    def is_in_place(self, each: waiting_lines.InPlace) -> bool:
         """Say whether a line stands where its project's share puts it; if not, put it there."""
-        if line.placed is None or line.placed[1] == line.project.share:
+        if each.placed is None or each.placed[1] == each.project.share:
             return True
-        self._place(line)
+        self._place(each)
         return False
 
     def first(self, level: int, without: Collection[str] = ()) -> waiting_lines.Line | None:
@@ -172,6 +181,36 @@ class RequestIndex:
     def first_of(self, queue: waiting_lines.Queue) -> waiting_lines.Line | None:
         """Return the first line of a queue; None where it has none."""
         return self._settled(queue.first)
+
+    def first_elsewhere(self, queue: waiting_lines.Queue) -> waiting_lines.Placed | None:
+        """Return the place of the first of a queue that is parked elsewhere."""
+        first = queue.first_elsewhere
+        if first is not None:
+            self.is_in_place(first)
+        return None if first is None else first.placed
+
+    def first_of_demand(self, demand: waiting_lines.Demand) -> waiting_lines.Line | None:
+        """Return the first line of all queues that ask for the same; None: no line."""
+
+        def look() -> waiting_lines.Placed | None:
+            first = demand.levels.first()
+            level: waiting_lines.QueueLevel | None = None if first is None else first[4]
+            return None if level is None else level.lines.first()
+
+        return self._settled(look)
+
+    def first_elsewhere_of(
+        self, demand: waiting_lines.Demand, own: str
+    ) -> waiting_lines.Placed | None:
+        """Return the place of the first of their queues that are parked elsewhere, but one's own.
+
+        :param own: key of the request that asks
+        """
+        for _ in range(MOST_MOVED):
+            placed = demand_index.after(demand.elsewhere, own)
+            if placed is None or self.is_in_place(placed[4]):
+                break
+        return placed
 
     def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
         """Return where a request stands among all, or would."""
@@ -189,19 +228,18 @@ class RequestIndex:
         """Return the queue in which requests equal to this one are; None where there is none."""
         return self._queues.get(_queue_key(request))
 
-    def queues_alike(self, request: pending.PendingRequest) -> Collection[waiting_lines.Queue]:
-        """Return the queues of requests that ask for the same as this one, whosever they are."""
-        return self._alike.get(_demand_key(request), {}).keys()
+    def demand_of(self, request: pending.PendingRequest) -> waiting_lines.Demand | None:
+        """Return what a request asks for; None where nobody who is known asks for the same."""
+        return self._demands.find(request)
 
     def reshare(self, project: str) -> None:
         """Note that a project's share may have changed."""
         known = self._projects.get(project)
         if known is None or not self._is_fair:
             return
-        share, old = self._shares.share(project), known.share
-        known.share = share
-        if share < old:
-            self._to_move.update(dict.fromkeys(known.lines.values()))
+        known.share = self._shares.share(project)
+        if known.behind_its_turn() is not None:
+            self._to_move[known] = None
 
     def reshare_all(self) -> None:
         """Note that every project's share may have changed; O(projects that wait)."""
@@ -217,8 +255,12 @@ class RequestIndex:
         for _ in range(MOST_MOVED):
             if not self._to_move:
                 break
-            line, _ = self._to_move.popitem()
-            self._place(line)
+            project = next(iter(self._to_move))
+            behind = project.behind_its_turn()
+            if behind is None:
+                del self._to_move[project]
+            else:
+                self._place(behind)
         for _ in range(MOST_MOVED):
             if not self._rises or self._rises[0][0] > self._now:
                 break
@@ -238,21 +280,58 @@ class RequestIndex:
                 break
         return None if placed is None else placed[4]
 
-    def _place(self, line: waiting_lines.Line) -> None:
-        self.shapes.place(line, self._now)
-        old = line.rise
+    def _place(self, each: waiting_lines.InPlace) -> None:
+        before = each.placed
+        if isinstance(each, waiting_lines.Line):
+            self.shapes.place(each, self._now)
+        elif isinstance(each, waiting_lines.FirstElsewhere):
+            self._demands.place(each, self._now)
+        self._note_place(each, before)
+
+    def _note_place(self, each: waiting_lines.InPlace, before: waiting_lines.Placed | None) -> None:
+        """Note by which share something stands now, and when it counts as a greater class."""
+        self.placings += 1
+        placed, places = each.placed, each.project.places
+        if before is None or placed is None or before[1] != placed[1]:
+            if before is not None:
+                places.remove((before[1], each.number, each))
+            if placed is not None:
+                places.add((placed[1], each.number, each))
+        old = each.rise
         if old is not None:
-            if old[0] == line.rises_at:
+            if old[0] == each.rises_at:
                 return
             self._rises.remove(old)
-            line.rise = None
-        if line.rises_at < math.inf:
-            line.rise = (line.rises_at, next(self._numbers), line)
-            self._rises.add(line.rise)
+            each.rise = None
+        if each.rises_at < math.inf:
+            each.rise = (each.rises_at, next(self._numbers), each)
+            self._rises.add(each.rise)
+
+    def _refresh_elsewhere(self, queue: waiting_lines.Queue) -> None:
+        """See who is the first of a queue that is parked elsewhere."""
+        old = queue.first_elsewhere
+        head = None if queue.elsewhere is None else queue.elsewhere.first()
+        if old is not None:
+            if head is not None and old.head == head[1:]:
+                return
+            before = old.placed
+            self._demands.unplace(old)
+            self._note_place(old, before)
+            queue.first_elsewhere = None
+        if head is not None:
+            request = self.entries[head[2]].request
+            first = queue.first_elsewhere = waiting_lines.FirstElsewhere(
+                queue,
+                self._projects[request.project_id],
+                self.settings.class_index(request.priority_class),
+                request.rank,
+                next(self._numbers),
+                head[1:],
+            )
+            self._place(first)
 
     def _forget(self, line: waiting_lines.Line) -> None:
         del line.project.lines[line.queue, line.class_index, line.rank]
-        self._to_move.pop(line, None)
 
     def _share(self, project: str) -> float:
         return self._shares.share(project) if self._is_fair else 0.0
@@ -268,9 +347,11 @@ class RequestIndex:
         found = self._queues.get(key)
         if found is None:
             levels = len(self.settings.classes)
-            found = waiting_lines.Queue(request.queue, len(request.servers), request.needs, levels)
+            demand = self._demands.enter(request)
+            found = waiting_lines.Queue(
+                request.queue, len(request.servers), request.needs, levels, demand
+            )
             self._queues[key] = found
-            self._alike.setdefault(_demand_key(request), {})[found] = None
         return found
 
     def _line(
@@ -280,14 +361,12 @@ class RequestIndex:
         key = (queue, class_index, request.rank)
         found = project.lines.get(key)
         if found is None:
-            found = waiting_lines.Line(queue, project, class_index, request.rank)
+            found = waiting_lines.Line(
+                queue, project, class_index, request.rank, next(self._numbers)
+            )
             project.lines[key] = found
         return found
 
 
 def _queue_key(request: pending.PendingRequest) -> _QueueKey:
     return request.queue, len(request.servers), request.needs
-
-
-def _demand_key(request: pending.PendingRequest) -> _QueueKey:
-    return pending.demand(request.queue), len(request.servers), request.needs

@@ -60,7 +60,7 @@ class ShapeIndex:
         line.rises_at = math.inf
         if head is not None:
             asked_at, key = head
-            level = self._level(line, now - asked_at, asked_at)
+            level = line.count_as(self._settings, asked_at, now)
             tier = waiting_lines.tier(line.rank, level)
             placed = (tier, line.project.share, asked_at, key, line)
             if old is not None and placed[:4] == old[:4]:
@@ -145,12 +145,6 @@ class ShapeIndex:
             if (shape := self._shapes[row]) is not None
         ]
 
-    def _level(self, line: waiting_lines.Line, waited_seconds: float, asked_at: float) -> int:
-        level = self._settings.level(line.class_index, waited_seconds)
-        if level + 1 < len(self._settings.classes):
-            line.rises_at = asked_at + self._settings.seconds_to_level(line.class_index, level + 1)
-        return level
-
     def _queue_level(self, queue: waiting_lines.Queue, level: int) -> waiting_lines.QueueLevel:
         found = queue.at_level[level]
         if found is None:
@@ -161,7 +155,7 @@ class ShapeIndex:
     def _refresh(self, queue_level: waiting_lines.QueueLevel) -> None:
         """Put a queue where its first line belongs; forget what is empty."""
         old, first = queue_level.placed, queue_level.lines.first()
-        shape = queue_level.shape
+        shape, demand = queue_level.shape, queue_level.queue.demand
         if first is None:
             queue_level.queue.at_level[queue_level.level] = None
             queue_level.placed = None
@@ -170,8 +164,10 @@ class ShapeIndex:
                 return
             queue_level.placed = (*first[:4], queue_level)
             shape.queues.add(queue_level.placed)
+            demand.levels.add(queue_level.placed)
         if old is not None:
             shape.queues.remove(old)
+            demand.levels.remove(old)
         self._refresh_row(shape)
 
     def _refresh_row(self, shape: waiting_lines.Shape) -> None:
