@@ -48,15 +48,15 @@ class DemandIndex:
         if not found.queues:
             del self._demands[key]
 
-    def place(self, first: waiting_lines.FirstElsewhere, now: float) -> None:
-        """Put the first of a queue that is parked elsewhere where it belongs now."""
+    def place(self, first: waiting_lines.FirstElsewhere, share: float, now: float) -> None:
+        """Put the first of a queue that is parked elsewhere where it belongs by a share."""
         asked_at, key = first.head
         level = first.count_as(self._settings, asked_at, now)
         tier = waiting_lines.tier(first.rank, level)
         elsewhere = first.queue.demand.elsewhere
         if first.placed is not None:
             elsewhere.remove(first.placed)
-        first.placed = (tier, first.project.share, asked_at, key, first)
+        first.placed = (tier, share, asked_at, key, first)
         elsewhere.add(first.placed)
 
     def unplace(self, first: waiting_lines.FirstElsewhere) -> None:

@@ -6,6 +6,8 @@ their turn comes: until then they stand too far in front, and whoever looks puts
 Where it falls, those that stand too far behind are moved at once, some now and, where there
 are very many, the rest with the next calls. They are those that were put by a greater share
 than that of now: after a grant that has come to an end, the few that were looked at meanwhile.
+They are moved a little too far, so that a share that falls server by server does not move all
+of them each time.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from nova_nodb_scheduler.scheduling.waiting.order import (
 
 #: Lines that one call moves because shares or ages changed.
 MOST_MOVED = 256
+
+#: By which part of their share lines are put that a fall moves.
+_AHEAD = 0.875
 
 _QueueKey = tuple[str, int, Mapping[str, int]]
 
@@ -64,8 +69,6 @@ class RequestIndex:
         #: Projects of which something may stand behind its turn.
         self._to_move: dict[waiting_lines.Project, None] = {}
         self._now = 0.0
-        #: How often something was put into its place so far, which is what most calls cost.
-        self.placings = 0
 
     def enter(self, request: pending.PendingRequest) -> waiting_lines.Entry:
         """Return the entry of a request, a new one or the one it has, with this state of it.
@@ -237,9 +240,12 @@ class RequestIndex:
         known = self._projects.get(project)
         if known is None or not self._is_fair:
             return
-        known.share = self._shares.share(project)
-        if known.behind_its_turn() is not None:
-            self._to_move[known] = None
+        share = known.share = self._shares.share(project)
+        if known.behind_its_turn() is None:
+            return
+        self._to_move[known] = None
+        if not _AHEAD * _AHEAD * share <= known.ahead <= share:
+            known.ahead = _AHEAD * share
 
     def reshare_all(self) -> None:
         """Note that every project's share may have changed; O(projects that wait)."""
@@ -260,7 +266,7 @@ class RequestIndex:
             if behind is None:
                 del self._to_move[project]
             else:
-                self._place(behind)
+                self._place(behind, project.ahead)
         for _ in range(MOST_MOVED):
             if not self._rises or self._rises[0][0] > self._now:
                 break
@@ -280,17 +286,19 @@ class RequestIndex:
                 break
         return None if placed is None else placed[4]
 
-    def _place(self, each: waiting_lines.InPlace) -> None:
+    def _place(self, each: waiting_lines.InPlace, share: float | None = None) -> None:
+        """Put something where it belongs, or where it would by another share."""
         before = each.placed
+        if share is None:
+            share = each.project.share
         if isinstance(each, waiting_lines.Line):
-            self.shapes.place(each, self._now)
+            self.shapes.place(each, share, self._now)
         elif isinstance(each, waiting_lines.FirstElsewhere):
-            self._demands.place(each, self._now)
+            self._demands.place(each, share, self._now)
         self._note_place(each, before)
 
     def _note_place(self, each: waiting_lines.InPlace, before: waiting_lines.Placed | None) -> None:
         """Note by which share something stands now, and when it counts as a greater class."""
-        self.placings += 1
         placed, places = each.placed, each.project.places
         if before is None or placed is None or before[1] != placed[1]:
             if before is not None:

@@ -52,8 +52,8 @@ class ShapeIndex:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def place(self, line: waiting_lines.Line, now: float) -> None:
-        """Put a line where it belongs: its first request, share or level is another."""
+    def place(self, line: waiting_lines.Line, share: float, now: float) -> None:
+        """Put a line where it belongs by a share: its first request, share or level is another."""
         old, old_level = line.placed, line.queue.at_level[line.level]
         head = line.requests.first()
         placed: waiting_lines.Placed | None = None
@@ -62,7 +62,7 @@ class ShapeIndex:
             asked_at, key = head
             level = line.count_as(self._settings, asked_at, now)
             tier = waiting_lines.tier(line.rank, level)
-            placed = (tier, line.project.share, asked_at, key, line)
+            placed = (tier, share, asked_at, key, line)
             if old is not None and placed[:4] == old[:4]:
                 return
             line.level = level

@@ -88,15 +88,17 @@ class Entry:
 class Project:
     """A project that has requests waiting or in flight.
 
+    :ivar ahead: by which share is put what a fall of the share moves; no greater than that
     :ivar places: what of it stands in a place, by the share by which it does: (share, number,
-        of whom it is)
+        what it is)
     """
 
-    __slots__ = ("lines", "name", "places", "requests", "share")
+    __slots__ = ("ahead", "lines", "name", "places", "requests", "share")
 
     def __init__(self, name: str, share: float) -> None:
         self.name = name
         self.share = share
+        self.ahead = share
         self.requests = 0
         #: By queue, class and rank.
         self.lines: dict[tuple[Queue, int, int], Line] = {}
