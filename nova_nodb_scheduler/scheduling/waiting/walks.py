@@ -89,14 +89,12 @@ class FittingWalk(Walk):
         super().__init__(index, costs)
         self._hosts = hosts
         self._holders = list(holders)
-        room = hosts.most()
-        fitting = [] if room is None else index.shapes.fitting(room)
         #: Which rows of shapes fit still; None: all that did.
         self._fits: npt.NDArray[np.bool_] | None = None
         #: Shapes in order by their keys as they were: the rest cannot be before any of it.
-        self._closed = iter(fitting)
-        self._nearest = next(self._closed, None)
-        self._known = {shape for _, shape in fitting}
+        self._closed = index.shapes.fitting(hosts.most())
+        #: Shapes that are looked at besides: none of theirs was there, or they did not fit.
+        self._others: set[waiting_lines.Shape] = set()
         #: (key, number, shape): the next queue of each shape that was opened.
         self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Shape]] = []
         self._numbers = itertools.count()
@@ -140,12 +138,13 @@ class FittingWalk(Walk):
     def again(self, entry: waiting_lines.Entry) -> None:
         for level in entry.queue.at_level:
             # Its line may count as another class now, in which none of the shape were.
-            if level is not None and level.shape not in self._known:
-                shape = level.shape
-                self._known.add(shape)
-                # Its row may have been another's when rows were looked at.
-                self._hosts.is_less = True
-                self._push(shape, shape.queues.first())
+            if level is None or level.shape in self._closed or level.shape in self._others:
+                continue
+            shape = level.shape
+            self._others.add(shape)
+            # Its row may have been another's when rows were looked at.
+            self._hosts.is_less = True
+            self._push(shape, shape.queues.first())
 
     def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
         if level.queue in self._refused:
@@ -161,20 +160,25 @@ class FittingWalk(Walk):
             self._passing = None
             # The least key behind it.
             self._push(shape, shape.queues.after((*key[:3], key[3] + "\0")))
-        while self._nearest is not None:
-            nearest, shape = self._nearest
+        self._look_at_room()
+        while (nearest := self._closed.nearest()) is not None:
             if self._open and self._open[0][0][:3] < nearest:
                 break
-            if self._is_fitting(shape):
-                self._push(shape, shape.queues.first())
-            self._nearest = next(self._closed, None)
+            shape = self._closed.pop()
+            self._push(shape, shape.queues.first())
+
+    def _look_at_room(self) -> None:
+        if not self._hosts.is_less:
+            return
+        self._hosts.is_less = False
+        index = self._index
+        room = self._hosts.most()
+        self._fits = None if room is None else index.shapes.fits(room)
+        if self._fits is not None:
+            self._closed.narrow(self._fits)
 
     def _is_fitting(self, shape: waiting_lines.Shape) -> bool:
-        index = self._index
-        if self._hosts.is_less:
-            self._hosts.is_less = False
-            room = self._hosts.most()
-            self._fits = None if room is None else index.shapes.fits(room)
+        self._look_at_room()
         # A row that came since then belongs to a shape that was not looked at yet.
         return self._fits is None or shape.row >= len(self._fits) or bool(self._fits[shape.row])
 
