@@ -206,23 +206,15 @@ class WaitQueues:
             )
             return self._count_of_class(request) if _is_before(self._index.first(level), key) else 0
         index = self._index
-        own = index.queue_of(request)
         if of_others:
             demand = index.demand_of(request)
-            if demand is None:
+            if demand is None or not index.is_behind_demand(demand, key):
                 return 0
-            line = index.first_of_demand(demand)
-            elsewhere = index.first_elsewhere_of(demand, request.key)
-            count = demand.parked
-        elif own is not None:
-            line, elsewhere = index.first_of(own), index.first_elsewhere(own)
-            count = own.ready + len(own.elsewhere or ())
-        else:
+            return demand.parked
+        queue = index.queue_of(request)
+        if queue is None or not index.is_behind_queue(queue, key):
             return 0
-        is_behind = _is_before(line, key) or (
-            elsewhere is not None and elsewhere[3] != request.key and elsewhere[:4] < key
-        )
-        return count if is_behind else 0
+        return queue.ready + len(queue.elsewhere or ())
 
     def full(self, project: str, servers: int) -> backlog.QueueFull | None:
         """Say whether so many more servers of a project would be too many; O(1)."""

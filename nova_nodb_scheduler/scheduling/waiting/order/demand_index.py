@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
-from nova_nodb_scheduler.scheduling.waiting.order import ordered_items, waiting_lines
+from nova_nodb_scheduler.scheduling.waiting.order import waiting_lines
 
 _DemandKey = tuple[str, int, Mapping[str, int]]
 
@@ -65,17 +65,6 @@ class DemandIndex:
             first.queue.demand.elsewhere.remove(first.placed)
             first.placed = None
         first.rises_at = math.inf
-
-
-def after(
-    items: ordered_items.OrderedItems[waiting_lines.Placed], own: str
-) -> waiting_lines.Placed | None:
-    """Return the first of some that is not of a request's own key."""
-    first = items.first()
-    if first is not None and first[3] == own:
-        # The least that is greater than anything of that key.
-        return items.after((*first[:3], own + "\0"))
-    return first
 
 
 def _demand_key(request: pending.PendingRequest) -> _DemandKey:

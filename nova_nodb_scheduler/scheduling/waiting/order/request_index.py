@@ -185,35 +185,17 @@ class RequestIndex:
         """Return the first line of a queue; None where it has none."""
         return self._settled(queue.first)
 
-    def first_elsewhere(self, queue: waiting_lines.Queue) -> waiting_lines.Placed | None:
-        """Return the place of the first of a queue that is parked elsewhere."""
-        first = queue.first_elsewhere
-        if first is not None:
-            self.is_in_place(first)
-        return None if first is None else first.placed
+    def is_behind_demand(self, demand: waiting_lines.Demand, key: waiting_lines.OrderKey) -> bool:
+        """Say whether somebody of all queues that ask for the same goes before an order key."""
+        return self._is_before(demand.first, key) or self._is_before(
+            lambda: demand.first_elsewhere(key[3]), key
+        )
 
-    def first_of_demand(self, demand: waiting_lines.Demand) -> waiting_lines.Line | None:
-        """Return the first line of all queues that ask for the same; None: no line."""
-
-        def look() -> waiting_lines.Placed | None:
-            first = demand.levels.first()
-            level: waiting_lines.QueueLevel | None = None if first is None else first[4]
-            return None if level is None else level.lines.first()
-
-        return self._settled(look)
-
-    def first_elsewhere_of(
-        self, demand: waiting_lines.Demand, own: str
-    ) -> waiting_lines.Placed | None:
-        """Return the place of the first of their queues that are parked elsewhere, but one's own.
-
-        :param own: key of the request that asks
-        """
-        for _ in range(MOST_MOVED):
-            placed = demand_index.after(demand.elsewhere, own)
-            if placed is None or self.is_in_place(placed[4]):
-                break
-        return placed
+    def is_behind_queue(self, queue: waiting_lines.Queue, key: waiting_lines.OrderKey) -> bool:
+        """Say whether somebody of one queue goes before an order key."""
+        return self._is_before(queue.first, key) or self._is_before(
+            lambda: queue.place_elsewhere(key[3]), key
+        )
 
     def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
         """Return where a request stands among all, or would."""
@@ -276,6 +258,21 @@ class RequestIndex:
     def next_rise_at(self) -> float | None:
         """Return when the next line counts as a greater class."""
         return float(self._rises[0][0]) if self._rises else None
+
+    def _is_before(
+        self, look: Callable[[], waiting_lines.Placed | None], key: waiting_lines.OrderKey
+    ) -> bool:
+        """Say whether the first that is looked up goes before an order key.
+
+        Whoever stands behind it goes behind it, wherever he belongs.
+        """
+        for _ in range(MOST_MOVED):
+            placed = look()
+            if placed is None or placed[:4] >= key:
+                return False
+            if self.is_in_place(placed[4]):
+                return True
+        return True
 
     def _settled(
         self, look: Callable[[], waiting_lines.Placed | None]

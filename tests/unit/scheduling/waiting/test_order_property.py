@@ -43,6 +43,9 @@ def a_request(key: str, now: float, attempt: int, chance: random.Random) -> pend
     needs = {"VCPU": chance.randint(1, 3), "MEMORY_MB": chance.randint(0, 3)}
     if chance.random() < 0.1:
         needs["CUSTOM_RARE"] = 1
+    if chance.random() < 0.4:
+        # So that several owners ask for the same.
+        needs = {"VCPU": 1, "MEMORY_MB": 1}
     hold = pending.Hold(chance.choice(HOSTS), now + chance.randint(0, 9))
     return samples.request(
         key,
@@ -50,7 +53,7 @@ def a_request(key: str, now: float, attempt: int, chance: random.Random) -> pend
         project_id=chance.choice(PROJECTS),
         priority_class=chance.choice(["low", "high", "unknown"]),
         needs=needs,
-        queue=chance.choice(["x", "y"]),
+        queue=chance.choice(["x-1", "x-2", "y-1"]),
         asked_at=now - chance.randint(0, 5),
         deadline_at=now + chance.choice([1000, 1000, 1000, 3]),
         not_before=now + chance.choice([0, 0, 0, 2]),
@@ -181,6 +184,28 @@ class Comparison(stateful.RuleBasedStateMachine):
                 case _:
                     walk.refused()
         assert asked == expected, (asked, expected)
+
+    @stateful.rule(seed=seeds)
+    def newcomers_ask(self, seed: int) -> None:
+        """Somebody of whom nothing is known, and all that are known, once more."""
+        chance = random.Random(seed)
+        known = [each.request for each in self.plain.known.values()]
+        asked = [a_request("new", self.now, 1, chance), *known]
+        asked += [
+            attrs.evolve(
+                chance.choice(asked),
+                key="newer",
+                queue=chance.choice(["x-3", "x-1"]),
+                project_id=chance.choice(PROJECTS),
+                priority_class=chance.choice(["low", "high"]),
+            )
+            for _ in range(3)
+        ]
+        for request in asked:
+            for of_others in (True, False):
+                expected = self.plain.behind(request, self.now, of_others=of_others)
+                found = self.queues.behind(request, self.now, of_others=of_others)
+                assert found == expected, (request, of_others, found, expected)
 
     @stateful.rule(seed=seeds)
     def some_come_and_hosts_grow(self, seed: int) -> None:
