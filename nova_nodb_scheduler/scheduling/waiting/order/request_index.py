@@ -187,15 +187,11 @@ class RequestIndex:
 
     def is_behind_demand(self, demand: waiting_lines.Demand, key: waiting_lines.OrderKey) -> bool:
         """Say whether somebody of all queues that ask for the same goes before an order key."""
-        return self._is_before(demand.first, key) or self._is_before(
-            lambda: demand.first_elsewhere(key[3]), key
-        )
+        return any(self._is_before(look, key) for look in (demand.first, demand.elsewhere.first))
 
     def is_behind_queue(self, queue: waiting_lines.Queue, key: waiting_lines.OrderKey) -> bool:
         """Say whether somebody of one queue goes before an order key."""
-        return self._is_before(queue.first, key) or self._is_before(
-            lambda: queue.place_elsewhere(key[3]), key
-        )
+        return any(self._is_before(look, key) for look in (queue.first, queue.place_elsewhere))
 
     def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
         """Return where a request stands among all, or would."""
@@ -264,7 +260,7 @@ class RequestIndex:
     ) -> bool:
         """Say whether the first that is looked up goes before an order key.
 
-        Whoever stands behind it goes behind it, wherever he belongs.
+        Nobody goes before the place where he stands. A request is not before itself.
         """
         for _ in range(MOST_MOVED):
             placed = look()

@@ -137,14 +137,6 @@ class Demand:
         level = self.levels.first()
         return None if level is None else level[4].lines.first()
 
-    def first_elsewhere(self, own: str) -> Placed | None:
-        """Return the first of those that are parked elsewhere, but for a request's own key."""
-        first = self.elsewhere.first()
-        if first is not None and first[3] == own:
-            # The least that is greater than anything of that key.
-            return self.elsewhere.after((*first[:3], own + "\0"))
-        return first
-
 
 class Queue:
     """Requests with equal chances.
@@ -191,10 +183,9 @@ class Queue:
         firsts = [level.lines.first() for level in self.at_level if level is not None]
         return min((each for each in firsts if each is not None), default=None)
 
-    def place_elsewhere(self, own: str) -> Placed | None:
-        """Return the place of the first that is parked elsewhere; None where it is one's own."""
-        first = self.first_elsewhere
-        return None if first is None or first.head[1] == own else first.placed
+    def place_elsewhere(self) -> Placed | None:
+        """Return the place of the first that is parked elsewhere; None where there is none."""
+        return None if self.first_elsewhere is None else self.first_elsewhere.placed
 
 
 class InPlace:
