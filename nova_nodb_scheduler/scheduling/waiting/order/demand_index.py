@@ -24,9 +24,6 @@ class DemandIndex:
         self._settings = settings
         self._demands: dict[_DemandKey, waiting_lines.Demand] = {}
 
-    def __len__(self) -> int:
-        return len(self._demands)
-
     def find(self, request: pending.PendingRequest) -> waiting_lines.Demand | None:
         """Return what a request asks for; None where nobody else who is known does."""
         return self._demands.get(_demand_key(request))

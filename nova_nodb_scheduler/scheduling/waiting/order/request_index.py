@@ -169,7 +169,7 @@ class RequestIndex:
         return self.entries[head[1]]
 
     def is_in_place(self, each: waiting_lines.InPlace) -> bool:
-        """Say whether a line stands where its project's share puts it; if not, put it there."""
+        """Say whether something stands where its project's share puts it; if not, put it there."""
         if each.placed is None or each.placed[1] == each.project.share:
             return True
         self._place(each)
@@ -268,6 +268,7 @@ class RequestIndex:
                 return False
             if self.is_in_place(placed[4]):
                 return True
+        # As with so many that stand too far in front: the next who asks finds them put right.
         return True
 
     def _settled(

@@ -208,6 +208,55 @@ class Comparison(stateful.RuleBasedStateMachine):
                 assert found == expected, (request, of_others, found, expected)
 
     @stateful.rule(seed=seeds)
+    def records_change_while_somebody_is_tried(self, seed: int) -> None:
+        """Whom that leads to is not compared; but all that goes is forgotten without a trace."""
+        chance = random.Random(seed)
+        after = {host: a_room(chance, 12) for host in HOSTS}
+        walk = chance.choice(
+            [
+                self.queues.wake(grown_hosts.Growth(HOSTS, RESOURCES, _array(after)), self.now),
+                self.queues.wake_fresh(self.now),
+                self.queues.sweep(self.now),
+            ]
+        )
+        for _ in range(12):
+            if (candidate := walk.next()) is None:
+                break
+            for key in chance.sample(KEYS, 3):
+                self._change(key, chance)
+            hosts = [chance.choice(HOSTS)] * len(candidate.request.servers)
+            match chance.choice(ANSWERS):
+                case "granted":
+                    walk.granted(hosts, self.now + 50.0)
+                case "left":
+                    walk.left(hosts, self.now + 50.0)
+                case "lost":
+                    walk.lost()
+                case _:
+                    walk.refused()
+        for key in KEYS:
+            self.record_goes(key)
+        assert not len(self.queues)
+        self.many_records_wait(seed)
+
+    def _change(self, key: str, chance: random.Random) -> None:
+        """Do something to a record, here alone."""
+        known = self.queues.get(key)
+        if known is None or chance.random() < 0.4:
+            attempt = chance.randint(1, 4)
+            self.queues.put(a_request(key, self.now, attempt, chance), self.now)
+            return
+        match chance.randrange(3):
+            case 0:
+                self.queues.drop(key, self.now)
+            case 1:
+                self.queues.show(key, self.now)
+            case _:
+                self.queues.put(
+                    samples.granted(known, self.now + 4, chance.choice(["", *HOSTS])), self.now
+                )
+
+    @stateful.rule(seed=seeds)
     def some_come_and_hosts_grow(self, seed: int) -> None:
         """Again, for this is what it is about."""
         self.many_records_wait(seed)
