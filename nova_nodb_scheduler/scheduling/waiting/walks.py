@@ -27,10 +27,13 @@ class Limits:
 
     :param most_tried: candidates that are refused or lost
     :param most_passed: queues that are looked at and are no candidates
+    :param most_moved: lines that stood too far in front, since their projects' shares have grown;
+        once they are put right they cost no other wake-up anything
     """
 
     most_tried: int = 64
     most_passed: int = 256
+    most_moved: int = 1024
 
 
 class Costs:
@@ -40,12 +43,17 @@ class Costs:
         self._limits = limits
         self.tried = 0
         self.passed = 0
+        self.moved = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether that is enough."""
         limits = self._limits
-        return self.tried >= limits.most_tried or self.passed >= limits.most_passed
+        return (
+            self.tried >= limits.most_tried
+            or self.passed >= limits.most_passed
+            or self.moved >= limits.most_moved
+        )
 
 
 class Walk(abc.ABC):
@@ -115,10 +123,12 @@ class FittingWalk(Walk):
                 continue
             self._passing = key, shape
             placed = shape.queues.after(key)
-            entry = None if placed is None or placed[:4] != key else self._first(placed[4])
+            if placed is None or placed[:4] != key:
+                self.costs.passed += 1
+                continue
+            entry = self._first(placed[4])
             if entry is not None:
                 return entry
-            self.costs.passed += 1
         return None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:
@@ -147,10 +157,12 @@ class FittingWalk(Walk):
             self._push(shape, shape.queues.first())
 
     def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
-        if level.queue in self._refused:
-            return None
         placed = level.lines.first()
-        if placed is None or not self._index.is_in_place(placed[4]):
+        if placed is None or level.queue in self._refused:
+            self.costs.passed += 1
+            return None
+        if not self._index.is_in_place(placed[4]):
+            self.costs.moved += 1
             return None
         return self._index.first_entry(placed[4])
 
