@@ -50,16 +50,17 @@ class DemandIndex:
         asked_at, key = first.head
         level = first.count_as(self._settings, asked_at, now)
         tier = waiting_lines.tier(first.rank, level)
-        elsewhere = first.queue.demand.elsewhere
+        demand = first.queue.demand
         if first.placed is not None:
-            elsewhere.remove(first.placed)
+            demand.elsewhere.remove(first.placed)
         first.placed = (tier, share, asked_at, key, first)
-        elsewhere.add(first.placed)
+        demand.elsewhere.add(first.placed)
 
     def unplace(self, first: waiting_lines.FirstElsewhere) -> None:
         """Forget one that is the first no longer."""
+        demand = first.queue.demand
         if first.placed is not None:
-            first.queue.demand.elsewhere.remove(first.placed)
+            demand.elsewhere.remove(first.placed)
             first.placed = None
         first.rises_at = math.inf
 

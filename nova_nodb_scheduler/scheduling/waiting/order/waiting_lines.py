@@ -88,7 +88,7 @@ class Entry:
 class Project:
     """A project that has requests waiting or in flight.
 
-    :ivar ahead: by which share is put what a fall of the share moves; no greater than that
+    :ivar ahead: by which share what a fall moves is put; no greater than the project's own then
     :ivar places: what of it stands in a place, by the share by which it does: (share, number,
         what it is)
     """
@@ -107,10 +107,7 @@ class Project:
         )
 
     def behind_its_turn(self) -> InPlace | None:
-        """Return something that stands by a greater share than there is now; None: nothing does.
-
-        The least in order that does not is never looked at: O(1).
-        """
+        """Return something that stands by a greater share than that of now; None: nothing does."""
         last = self.places.last()
         return None if last is None or last[0] <= self.share else last[2]
 
