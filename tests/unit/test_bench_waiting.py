@@ -16,7 +16,8 @@ class WakeUpsTest(testtools.TestCase):
         # Some freed rooms are too small for all, or take two.
         self.assertTrue(20 <= found["granted"] <= 120, found["granted"])
         self.assertGreater(found["left_parked"], 300)
-        for name in ("wake_up_ms", "newcomer_ms", "gate_ms", "whole_event_ms"):
+        self.assertEqual(0, found["over_capacity"])
+        for name in ("wake_up_ms", "newcomer_ms", "gate_ms", "usage_ms", "whole_event_ms"):
             self.assertGreaterEqual(found[name]["cpu_99"], found[name]["cpu_50"])
 
     def test_parked_requests_are_the_same_for_a_seed_and_different_from_one_another(self):

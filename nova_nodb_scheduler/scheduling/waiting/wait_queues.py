@@ -195,7 +195,7 @@ class WaitQueues:
 
         In best effort only those that ask for the same count; in strict order those of its
         class. All of them are counted, some of which it may go before; 0 if it goes before all.
-        O(owners of what asks for the same).
+        Ages are those of the last :meth:`advance`. O(log n), however many owners there are.
 
         :param of_others: whether those of other owners count, for whom hosts may be set aside
         """
@@ -205,26 +205,16 @@ class WaitQueues:
                 self._settings.class_index(request.priority_class), now - request.asked_at
             )
             return self._count_of_class(request) if _is_before(self._index.first(level), key) else 0
-        own = self._index.queue_of(request)
-        queues = self._index.queues_alike(request) if of_others else [own] if own else []
-        if not any(self._is_behind(request, key, queue, now) for queue in queues):
+        index = self._index
+        if of_others:
+            demand = index.demand_of(request)
+            if demand is None or not index.is_behind_demand(demand, key):
+                return 0
+            return demand.parked
+        queue = index.queue_of(request)
+        if queue is None or not index.is_behind_queue(queue, key):
             return 0
-        return sum(queue.ready + len(queue.elsewhere or ()) for queue in queues)
-
-    def _is_behind(
-        self,
-        request: pending.PendingRequest,
-        key: waiting_lines.OrderKey,
-        queue: waiting_lines.Queue,
-        now: float,
-    ) -> bool:
-        if _is_before(self._index.first_of(queue), key):
-            return True
-        elsewhere = queue.elsewhere.first() if queue.elsewhere is not None else None
-        if elsewhere is None or elsewhere[2] == request.key:
-            return False
-        other = self._index.entries[elsewhere[2]].request
-        return self._index.order_key(other, now) < key
+        return queue.ready + len(queue.elsewhere or ())
 
     def full(self, project: str, servers: int) -> backlog.QueueFull | None:
         """Say whether so many more servers of a project would be too many; O(1)."""

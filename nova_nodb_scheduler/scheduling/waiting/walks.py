@@ -27,10 +27,13 @@ class Limits:
 
     :param most_tried: candidates that are refused or lost
     :param most_passed: queues that are looked at and are no candidates
+    :param most_moved: lines that stood too far in front, since their projects' shares have grown;
+        once they are put right they cost no other wake-up anything
     """
 
     most_tried: int = 64
     most_passed: int = 256
+    most_moved: int = 1024
 
 
 class Costs:
@@ -40,12 +43,17 @@ class Costs:
         self._limits = limits
         self.tried = 0
         self.passed = 0
+        self.moved = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether that is enough."""
         limits = self._limits
-        return self.tried >= limits.most_tried or self.passed >= limits.most_passed
+        return (
+            self.tried >= limits.most_tried
+            or self.passed >= limits.most_passed
+            or self.moved >= limits.most_moved
+        )
 
 
 class Walk(abc.ABC):
@@ -89,14 +97,12 @@ class FittingWalk(Walk):
         super().__init__(index, costs)
         self._hosts = hosts
         self._holders = list(holders)
-        room = hosts.most()
-        fitting = [] if room is None else index.shapes.fitting(room)
         #: Which rows of shapes fit still; None: all that did.
         self._fits: npt.NDArray[np.bool_] | None = None
         #: Shapes in order by their keys as they were: the rest cannot be before any of it.
-        self._closed = iter(fitting)
-        self._nearest = next(self._closed, None)
-        self._known = {shape for _, shape in fitting}
+        self._closed = index.shapes.fitting(hosts.most())
+        #: Shapes that are looked at besides: none of theirs was there, or they did not fit.
+        self._others: set[waiting_lines.Shape] = set()
         #: (key, number, shape): the next queue of each shape that was opened.
         self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Shape]] = []
         self._numbers = itertools.count()
@@ -117,10 +123,12 @@ class FittingWalk(Walk):
                 continue
             self._passing = key, shape
             placed = shape.queues.after(key)
-            entry = None if placed is None or placed[:4] != key else self._first(placed[4])
+            if placed is None or placed[:4] != key:
+                self.costs.passed += 1
+                continue
+            entry = self._first(placed[4])
             if entry is not None:
                 return entry
-            self.costs.passed += 1
         return None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:
@@ -140,18 +148,21 @@ class FittingWalk(Walk):
     def again(self, entry: waiting_lines.Entry) -> None:
         for level in entry.queue.at_level:
             # Its line may count as another class now, in which none of the shape were.
-            if level is not None and level.shape not in self._known:
-                shape = level.shape
-                self._known.add(shape)
-                # Its row may have been another's when rows were looked at.
-                self._hosts.is_less = True
-                self._push(shape, shape.queues.first())
+            if level is None or level.shape in self._closed or level.shape in self._others:
+                continue
+            shape = level.shape
+            self._others.add(shape)
+            # Its row may have been another's when rows were looked at.
+            self._hosts.is_less = True
+            self._push(shape, shape.queues.first())
 
     def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
-        if level.queue in self._refused:
-            return None
         placed = level.lines.first()
-        if placed is None or not self._index.is_in_place(placed[4]):
+        if placed is None or level.queue in self._refused:
+            self.costs.passed += 1
+            return None
+        if not self._index.is_in_place(placed[4]):
+            self.costs.moved += 1
             return None
         return self._index.first_entry(placed[4])
 
@@ -161,20 +172,25 @@ class FittingWalk(Walk):
             self._passing = None
             # The least key behind it.
             self._push(shape, shape.queues.after((*key[:3], key[3] + "\0")))
-        while self._nearest is not None:
-            nearest, shape = self._nearest
+        self._look_at_room()
+        while (nearest := self._closed.nearest()) is not None:
             if self._open and self._open[0][0][:3] < nearest:
                 break
-            if self._is_fitting(shape):
-                self._push(shape, shape.queues.first())
-            self._nearest = next(self._closed, None)
+            shape = self._closed.pop()
+            self._push(shape, shape.queues.first())
+
+    def _look_at_room(self) -> None:
+        if not self._hosts.is_less:
+            return
+        self._hosts.is_less = False
+        index = self._index
+        room = self._hosts.most()
+        self._fits = None if room is None else index.shapes.fits(room)
+        if self._fits is not None:
+            self._closed.narrow(self._fits)
 
     def _is_fitting(self, shape: waiting_lines.Shape) -> bool:
-        index = self._index
-        if self._hosts.is_less:
-            self._hosts.is_less = False
-            room = self._hosts.most()
-            self._fits = None if room is None else index.shapes.fits(room)
+        self._look_at_room()
         # A row that came since then belongs to a shape that was not looked at yet.
         return self._fits is None or shape.row >= len(self._fits) or bool(self._fits[shape.row])
 

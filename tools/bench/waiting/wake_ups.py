@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what an event costs while very many requests wait: engine and queues in one process.
 
-All hosts are full. Each event frees the room of one server on a host, and two requests come for
-it, so that the queue grows as in a cloud that is asked for twice of what it frees. A *wake-up
+All hosts are full. Each event frees the room of one server on a host, whose project has less in use
+then, and two requests come for it, so that the queue grows as in a cloud that is asked for twice of
+what it frees. What is placed is in use by its project. A *wake-up
 decision* is all that a scheduler does about it: find the host that grew, find out whom it may
 help, plan each of them, and answer. What is left out is the back end: the compare-and-set of the
-grant, and the feed.
+grant, and the feed. As in a scheduler, a newcomer is planned beside what is granted and does not
+show yet; and in the end no host that was filled has more in use than it has.
 """
 
 import concurrent.futures
@@ -18,9 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from nova_nodb_scheduler.model import namespaces, pending, records, requests
-from nova_nodb_scheduler.scheduling.frame import room_growth
+from nova_nodb_scheduler.scheduling.frame import host_frame, room_growth
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.waiting import (
@@ -30,6 +34,7 @@ from nova_nodb_scheduler.scheduling.waiting import (
     wake_ups,
 )
 from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer.waking import pending_fit
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tools.bench import figures
 from tools.bench.clouds import cluster as cluster_module
@@ -44,6 +49,8 @@ RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
 _PENDING: namespaces.Namespace = known_namespaces.PENDING
 _PAGE = 1000
 _LEASE_SECONDS = 30.0
+#: That each project has more in use than the one before.
+_VCPUS_MORE = 40
 
 
 def measure(hosts: int, parked: int, events: int = EVENTS) -> dict[str, Any]:
@@ -131,18 +138,26 @@ class _Trial:
         self._stream = parked_requests.stream(seed)
         self._numbers = itertools.count()
         self._requests: dict[str, requests.Request] = {}
+        #: VCPUs in use by project.
+        self._used = {
+            project: _VCPUS_MORE * number
+            for number, project in enumerate(parked_requests.project_weights())
+        }
         self._healthy = [
             host.node_uuid for host in cluster.hosts() if not (host.is_disabled or host.is_down)
         ]
         self._now = 1.1e9
         with engine.lock:
+            self._was_over = _over(engine.frame)
             self._growth.look(engine.frame)
             self._capacity = room_growth.capacity(engine.frame, RESOURCES)
         self.forget_times()
 
     def forget_times(self) -> None:
         """Begin to measure anew."""
-        self._wakes, self._comes, self._gates, self._keeps = (_Times() for _ in range(4))
+        self._wakes, self._comes, self._gates, self._keeps, self._usages = (
+            _Times() for _ in range(5)
+        )
         self._granted = self._tried = self._cut = 0
 
     def park(self, count: int) -> None:
@@ -158,12 +173,12 @@ class _Trial:
 
     def put_all(self) -> None:
         """Put what the store holds into the queues, as a scheduler does at its start."""
+        self.queues.set_capacity(self._capacity, self._now)
+        for project in self._used:
+            self._use(project, 0)
         view = self._store.snapshot().namespace(_PENDING.name)
         for each in view.digests():
             self.queues.put(each, self._now)
-        self.queues.set_capacity(self._capacity, self._now)
-        for number, project in enumerate(parked_requests.project_weights()):
-            self.queues.set_usage(project, {"VCPU": 40 * number}, self._now)
         # All of them have been tried as they came.
         while (walk := self.queues.wake_fresh(self._now)).next() is not None:
             walk.refused()
@@ -177,10 +192,13 @@ class _Trial:
             for each in self._new_requests(_COME_FOR_EACH):
                 self._gates.time(lambda each=each: self.queues.behind(each, self._now))
                 self.queues.put(each, self._now)
-                self._comes.time(lambda: self._answer(self.queues.wake_fresh(self._now)))
+                self._go_on(
+                    self._comes.time(lambda: self._answer(self.queues.wake_fresh(self._now)))
+                )
             asked = next(self._stream)
             freed = self._chance.choice(self._healthy)
             self._engine.use(freed, _negative(core_hosts.resources(asked.flavor)))
+            self._usages.time(lambda asked=asked: self._use(asked.project, -asked.flavor.vcpus))
             self._keeps.time(lambda: self._go_on(self._wakes.time(self._wake)))
 
     def figures(self) -> dict[str, Any]:
@@ -189,10 +207,12 @@ class _Trial:
             "granted": self._granted,
             "tried_in_vain": self._tried,
             "cut_short": self._cut,
+            "over_capacity": self._overfull(),
             "left_parked": len(self.queues),
             "wake_up_ms": self._wakes.milliseconds(),
             "newcomer_ms": self._comes.milliseconds(),
             "gate_ms": self._gates.milliseconds(),
+            "usage_ms": self._usages.milliseconds(),
             "whole_event_ms": self._keeps.milliseconds(),
         }
 
@@ -214,19 +234,35 @@ class _Trial:
         granted = []
         while (candidate := walk.next()) is not None:
             request = candidate.request
-            plan = self._engine.plan(self._request(request), among=candidate.hosts)
-            best = plan.best(1)
-            if not best:
+            fit = self._fit(candidate)
+            if not isinstance(fit, pending_fit.ServersFit):
                 self._tried += 1
                 walk.refused()
                 continue
-            walk.granted([best[0].uuid], self._now + _LEASE_SECONDS)
-            grant = pending.Grant(
-                candidate.attempt, "scheduler", self._now + _LEASE_SECONDS, host=best[0].uuid
-            )
+            until = self._now + _LEASE_SECONDS
+            walk.granted(fit.hosts, until)
+            grant = pending.Grant(candidate.attempt, "scheduler", until, host=fit.hosts[0])
             granted.append(attrs.evolve(request, state=pending.PendingState.GRANTED, grant=grant))
         self._cut += walk.is_cut_short
         return granted
+
+    def _fit(self, candidate: wake_ups.Candidate) -> pending_fit.Fit:
+        """Plan a candidate, as the worker does."""
+        request, among = candidate.request, candidate.hosts
+
+        def place(without: frozenset[str]) -> tuple[str, ...] | None:
+            plan = self._engine.plan(self._request(request), among=among, without=without)
+            return pending_fit.walk(plan, request.servers, lambda server: None)
+
+        # The room of hosts that grew was told less all charges.
+        charged = {} if among is not None else dict(self.queues.charged())
+        return pending_fit.fit_beside(self._engine, request, charged, place)
+
+    def _overfull(self) -> int:
+        """Return how many hosts have more of something in use than there is, by what came."""
+        with self._engine.lock:
+            over = _over(self._engine.frame)
+        return int((over & ~self._was_over).sum())
 
     def _go_on(self, granted: list[pending.PendingRequest]) -> None:
         """Have the granted ones placed: their records come, their claims show, they end."""
@@ -234,12 +270,18 @@ class _Trial:
             self._granted += 1
             self.queues.put(each, self._now)
             self._engine.use(each.grant.host, each.needs)
+            self._use(each.project_id, each.needs["VCPU"])
             self.queues.show(each.key, self._now)
             self.queues.drop(each.key, self._now)
         with self._engine.lock:
             # What was taken shows: no host grew.
             self._growth.look(self._engine.frame)
         self.queues.advance(self._now)
+
+    def _use(self, project: str, vcpus: int) -> None:
+        """Say that a project has more or less in use."""
+        self._used[project] = max(0, self._used[project] + vcpus)
+        self.queues.set_usage(project, {"VCPU": self._used[project]}, self._now)
 
     def _request(self, waiting: pending.PendingRequest) -> requests.Request:
         """Return the engine's request of a record: one for all that are alike."""
@@ -272,6 +314,16 @@ def _take_all_room(engine: engine_module.Engine) -> None:
             row = frame.row_of(uuid)
             assert row is not None
             engine.use(uuid, {name: max(0, left[row]) for name, left in free.items()})
+
+
+def _over(frame: host_frame.HostFrame) -> npt.NDArray[np.bool_]:
+    """Say which rows have more in use of something than there is."""
+    over = np.zeros(frame.rows, np.bool_)
+    for name in RESOURCES:
+        has = frame.resource(name)
+        assert has is not None
+        over |= has.used > np.maximum(has.capacity, 0)
+    return over
 
 
 def _negative(amounts: Mapping[str, int]) -> dict[str, int]:

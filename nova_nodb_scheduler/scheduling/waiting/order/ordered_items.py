@@ -62,6 +62,10 @@ class OrderedItems(Generic[T]):
         """Return the first item; None where there is none."""
         return self._items[0] if self._items else None
 
+    def last(self) -> T | None:
+        """Return the last item; None where there is none."""
+        return self._items[-1] if self._items else None
+
     def after(self, item: Any) -> T | None:
         """Return the first of the items that are greater; None where there is none."""
         items = self._items

@@ -3,8 +3,11 @@
 
 What one call does has a bound. Where a project's share grows, its lines are moved back when
 their turn comes: until then they stand too far in front, and whoever looks puts them right.
-Where it falls, they are moved at once, some now and, where there are very many, the rest
-with the next calls.
+Where it falls, those that stand too far behind are moved at once, some now and, where there
+are very many, the rest with the next calls. They are those that were put by a greater share
+than that of now: after a grant that has come to an end, the few that were looked at meanwhile.
+They are moved a little too far, so that a share that falls server by server does not move all
+of them each time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sortedcontainers
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import backlog, fair_share, queue_settings
 from nova_nodb_scheduler.scheduling.waiting.order import (
+    demand_index,
     ordered_items,
     shape_index,
     shared_parts,
@@ -27,6 +31,9 @@ from nova_nodb_scheduler.scheduling.waiting.order import (
 
 #: Lines that one call moves because shares or ages changed.
 MOST_MOVED = 256
+
+#: By which part of their share lines are put that a fall moves.
+_AHEAD = 0.875
 
 _QueueKey = tuple[str, int, Mapping[str, int]]
 
@@ -53,13 +60,14 @@ class RequestIndex:
         self._is_strict = settings.discipline is queue_settings.Discipline.STRICT
         self._parts = shared_parts.SharedParts()
         self._queues: dict[_QueueKey, waiting_lines.Queue] = {}
-        #: The same, by what they ask for, whosever they are.
-        self._alike: dict[_QueueKey, dict[waiting_lines.Queue, None]] = {}
+        #: What they ask for, whosever they are.
+        self._demands = demand_index.DemandIndex(settings)
         self._projects: dict[str, waiting_lines.Project] = {}
-        #: (when, number, line): when lines count as a greater class.
+        #: (when, number, what): when lines and the like count as a greater class.
         self._rises: sortedcontainers.SortedList = sortedcontainers.SortedList()
         self._numbers = itertools.count()
-        self._to_move: dict[waiting_lines.Line, None] = {}
+        #: Projects of which something may stand behind its turn.
+        self._to_move: dict[waiting_lines.Project, None] = {}
         self._now = 0.0
 
     def enter(self, request: pending.PendingRequest) -> waiting_lines.Entry:
@@ -90,14 +98,12 @@ class RequestIndex:
         queue.requests -= 1
         if not queue.requests:
             del self._queues[_queue_key(request)]
-            alike = self._alike[_demand_key(request)]
-            del alike[queue]
-            if not alike:
-                del self._alike[_demand_key(request)]
+            self._demands.leave(request)
         project = self._projects[request.project_id]
         project.requests -= 1
         if not project.requests:
             del self._projects[request.project_id]
+            self._to_move.pop(project, None)
 
     def file(self, entry: waiting_lines.Entry, stage: waiting_lines.Stage, now: float) -> None:
         """Move a request to a stage, into or out of the lines."""
@@ -114,6 +120,7 @@ class RequestIndex:
             line.requests.add((request.asked_at, request.key))
             entry.line = line
             queue.ready += 1
+            queue.demand.parked += 1
             self._place(line)
             if not queue.is_swept:
                 queue.is_swept = True
@@ -124,6 +131,8 @@ class RequestIndex:
             if queue.elsewhere is None:
                 queue.elsewhere = ordered_items.OrderedItems()
             queue.elsewhere.add(entry.elsewhere)
+            queue.demand.parked += 1
+            self._refresh_elsewhere(queue)
 
     def unfile(self, entry: waiting_lines.Entry) -> None:
         """Take a request out of the lines."""
@@ -132,13 +141,16 @@ class RequestIndex:
         if entry.elsewhere is not None and queue.elsewhere is not None:
             queue.elsewhere.remove(entry.elsewhere)
             entry.elsewhere = None
+            queue.demand.parked -= 1
             if not queue.elsewhere:
                 queue.elsewhere = None
+            self._refresh_elsewhere(queue)
         if line is None:
             return
         line.requests.remove((entry.request.asked_at, entry.request.key))
         entry.line = None
         queue.ready -= 1
+        queue.demand.parked -= 1
         self._place(line)
         if not line.requests:
             self._forget(line)
@@ -156,11 +168,11 @@ class RequestIndex:
             raise LookupError("a line without requests stands in the order")
         return self.entries[head[1]]
 
-    def is_in_place(self, line: waiting_lines.Line) -> bool:
-        """Say whether a line stands where its project's share puts it; if not, put it there."""
-        if line.placed is None or line.placed[1] == line.project.share:
+    def is_in_place(self, each: waiting_lines.InPlace) -> bool:
+        """Say whether something stands where its project's share puts it; if not, put it there."""
+        if each.placed is None or each.placed[1] == each.project.share:
             return True
-        self._place(line)
+        self._place(each)
         return False
 
     def first(self, level: int, without: Collection[str] = ()) -> waiting_lines.Line | None:
@@ -172,6 +184,14 @@ class RequestIndex:
     def first_of(self, queue: waiting_lines.Queue) -> waiting_lines.Line | None:
         """Return the first line of a queue; None where it has none."""
         return self._settled(queue.first)
+
+    def is_behind_demand(self, demand: waiting_lines.Demand, key: waiting_lines.OrderKey) -> bool:
+        """Say whether somebody of all queues that ask for the same goes before an order key."""
+        return any(self._is_before(look, key) for look in (demand.first, demand.elsewhere.first))
+
+    def is_behind_queue(self, queue: waiting_lines.Queue, key: waiting_lines.OrderKey) -> bool:
+        """Say whether somebody of one queue goes before an order key."""
+        return any(self._is_before(look, key) for look in (queue.first, queue.place_elsewhere))
 
     def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
         """Return where a request stands among all, or would."""
@@ -189,19 +209,21 @@ class RequestIndex:
         """Return the queue in which requests equal to this one are; None where there is none."""
         return self._queues.get(_queue_key(request))
 
-    def queues_alike(self, request: pending.PendingRequest) -> Collection[waiting_lines.Queue]:
-        """Return the queues of requests that ask for the same as this one, whosever they are."""
-        return self._alike.get(_demand_key(request), {}).keys()
+    def demand_of(self, request: pending.PendingRequest) -> waiting_lines.Demand | None:
+        """Return what a request asks for; None where nobody who is known asks for the same."""
+        return self._demands.find(request)
 
     def reshare(self, project: str) -> None:
         """Note that a project's share may have changed."""
         known = self._projects.get(project)
         if known is None or not self._is_fair:
             return
-        share, old = self._shares.share(project), known.share
-        known.share = share
-        if share < old:
-            self._to_move.update(dict.fromkeys(known.lines.values()))
+        share = known.share = self._shares.share(project)
+        if known.behind_its_turn() is None:
+            return
+        self._to_move[known] = None
+        if not _AHEAD * _AHEAD * share <= known.ahead <= share:
+            known.ahead = _AHEAD * share
 
     def reshare_all(self) -> None:
         """Note that every project's share may have changed; O(projects that wait)."""
@@ -217,8 +239,12 @@ class RequestIndex:
         for _ in range(MOST_MOVED):
             if not self._to_move:
                 break
-            line, _ = self._to_move.popitem()
-            self._place(line)
+            project = next(iter(self._to_move))
+            behind = project.behind_its_turn()
+            if behind is None:
+                del self._to_move[project]
+            else:
+                self._place(behind, project.ahead)
         for _ in range(MOST_MOVED):
             if not self._rises or self._rises[0][0] > self._now:
                 break
@@ -229,6 +255,22 @@ class RequestIndex:
         """Return when the next line counts as a greater class."""
         return float(self._rises[0][0]) if self._rises else None
 
+    def _is_before(
+        self, look: Callable[[], waiting_lines.Placed | None], key: waiting_lines.OrderKey
+    ) -> bool:
+        """Say whether the first that is looked up goes before an order key.
+
+        Nobody goes before the place where he stands. A request is not before itself.
+        """
+        for _ in range(MOST_MOVED):
+            placed = look()
+            if placed is None or placed[:4] >= key:
+                return False
+            if self.is_in_place(placed[4]):
+                return True
+        # As with so many that stand too far in front: the next who asks finds them put right.
+        return True
+
     def _settled(
         self, look: Callable[[], waiting_lines.Placed | None]
     ) -> waiting_lines.Line | None:
@@ -238,21 +280,60 @@ class RequestIndex:
                 break
         return None if placed is None else placed[4]
 
-    def _place(self, line: waiting_lines.Line) -> None:
-        self.shapes.place(line, self._now)
-        old = line.rise
+    def _place(self, each: waiting_lines.InPlace, share: float | None = None) -> None:
+        """Put something where it belongs, or where it would by another share."""
+        before = each.placed
+        if share is None:
+            share = each.project.share
+        if isinstance(each, waiting_lines.Line):
+            self.shapes.place(each, share, self._now)
+        elif isinstance(each, waiting_lines.FirstElsewhere):
+            self._demands.place(each, share, self._now)
+        self._note_place(each, before)
+
+    def _note_place(self, each: waiting_lines.InPlace, before: waiting_lines.Placed | None) -> None:
+        """Note by which share something stands now, and when it counts as a greater class."""
+        placed, places = each.placed, each.project.places
+        if before is None or placed is None or before[1] != placed[1]:
+            if before is not None:
+                places.remove((before[1], each.number, each))
+            if placed is not None:
+                places.add((placed[1], each.number, each))
+        old = each.rise
         if old is not None:
-            if old[0] == line.rises_at:
+            if old[0] == each.rises_at:
                 return
             self._rises.remove(old)
-            line.rise = None
-        if line.rises_at < math.inf:
-            line.rise = (line.rises_at, next(self._numbers), line)
-            self._rises.add(line.rise)
+            each.rise = None
+        if each.rises_at < math.inf:
+            each.rise = (each.rises_at, next(self._numbers), each)
+            self._rises.add(each.rise)
+
+    def _refresh_elsewhere(self, queue: waiting_lines.Queue) -> None:
+        """See who is the first of a queue that is parked elsewhere."""
+        old = queue.first_elsewhere
+        head = None if queue.elsewhere is None else queue.elsewhere.first()
+        if old is not None:
+            if head is not None and old.head == head[1:]:
+                return
+            before = old.placed
+            self._demands.unplace(old)
+            self._note_place(old, before)
+            queue.first_elsewhere = None
+        if head is not None:
+            request = self.entries[head[2]].request
+            first = queue.first_elsewhere = waiting_lines.FirstElsewhere(
+                queue,
+                self._projects[request.project_id],
+                self.settings.class_index(request.priority_class),
+                request.rank,
+                next(self._numbers),
+                head[1:],
+            )
+            self._place(first)
 
     def _forget(self, line: waiting_lines.Line) -> None:
         del line.project.lines[line.queue, line.class_index, line.rank]
-        self._to_move.pop(line, None)
 
     def _share(self, project: str) -> float:
         return self._shares.share(project) if self._is_fair else 0.0
@@ -268,9 +349,11 @@ class RequestIndex:
         found = self._queues.get(key)
         if found is None:
             levels = len(self.settings.classes)
-            found = waiting_lines.Queue(request.queue, len(request.servers), request.needs, levels)
+            demand = self._demands.enter(request)
+            found = waiting_lines.Queue(
+                request.queue, len(request.servers), request.needs, levels, demand
+            )
             self._queues[key] = found
-            self._alike.setdefault(_demand_key(request), {})[found] = None
         return found
 
     def _line(
@@ -280,14 +363,12 @@ class RequestIndex:
         key = (queue, class_index, request.rank)
         found = project.lines.get(key)
         if found is None:
-            found = waiting_lines.Line(queue, project, class_index, request.rank)
+            found = waiting_lines.Line(
+                queue, project, class_index, request.rank, next(self._numbers)
+            )
             project.lines[key] = found
         return found
 
 
 def _queue_key(request: pending.PendingRequest) -> _QueueKey:
     return request.queue, len(request.servers), request.needs
-
-
-def _demand_key(request: pending.PendingRequest) -> _QueueKey:
-    return pending.demand(request.queue), len(request.servers), request.needs

@@ -10,7 +10,8 @@ with those that are alike by powers of two. So rows have a bound, whatever waits
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import immutables
 import numpy as np
@@ -27,6 +28,60 @@ _FIRST_ROWS = 64
 #: Needs, number of servers, level, and whether all of the shape are equal.
 _ShapeKey = tuple[Mapping[str, int], int, int, bool]
 
+#: Order key of a shape's first request, without that one's own key.
+FirstKey: TypeAlias = tuple[int, float, float]
+
+
+class FittingShapes:
+    """Shapes that fitted into some room at one moment, in order by their first requests of then.
+
+    :param shapes: by row
+    :param fits: shape (rows,)
+    :param keys: tiers, shares and times of first requests, each of shape (rows,)
+    """
+
+    def __init__(
+        self,
+        shapes: npt.NDArray[np.object_],
+        fits: npt.NDArray[np.bool_],
+        keys: Sequence[npt.NDArray[Any]],
+    ) -> None:
+        self._known = shapes.copy()
+        self._known[~fits] = None
+        rows = np.flatnonzero(fits)
+        first_keys = [column[rows] for column in keys]
+        order = np.lexsort(first_keys[::-1])
+        self._rows = rows[order]
+        self._keys = [column[order] for column in first_keys]
+        self._at = 0
+
+    def __contains__(self, shape: waiting_lines.Shape) -> bool:
+        """Say whether a shape was one of them, whatever has become of it."""
+        return shape.row < len(self._known) and self._known[shape.row] is shape
+
+    def nearest(self) -> FirstKey | None:
+        """Return the key of the first of those that are left; None: there is none."""
+        if self._at == len(self._rows):
+            return None
+        tier, share, asked_at = (column.item(self._at) for column in self._keys)
+        return tier, share, asked_at
+
+    def pop(self) -> waiting_lines.Shape:
+        """Take the first of those that are left."""
+        shape: waiting_lines.Shape = self._known[self._rows[self._at]]
+        self._at += 1
+        return shape
+
+    def narrow(self, fits: npt.NDArray[np.bool_]) -> None:
+        """Drop all of those that are left that do not fit into what is left of the room.
+
+        :param fits: shape (rows,), of as many rows as there are now
+        """
+        is_left = fits[self._rows[self._at :]]
+        self._keys = [column[self._at :][is_left] for column in self._keys]
+        self._rows = self._rows[self._at :][is_left]
+        self._at = 0
+
 
 class ShapeIndex:
     """Lines by shape and level; see :mod:`waiting_lines`. Not safe for threads.
@@ -41,7 +96,8 @@ class ShapeIndex:
         self._settings = settings
         self._most_exact = most_exact
         self._by_key: dict[_ShapeKey, waiting_lines.Shape] = {}
-        self._shapes: list[waiting_lines.Shape | None] = [None] * _FIRST_ROWS
+        #: Shapes by row; None where a row is free.
+        self._shapes: npt.NDArray[np.object_] = np.full(_FIRST_ROWS, None, object)
         self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
         self._needs: resource_axis.Vector = np.zeros((0, _FIRST_ROWS), np.int64)
         self._levels: resource_axis.Vector = np.full(_FIRST_ROWS, -1, np.int64)
@@ -52,17 +108,17 @@ class ShapeIndex:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def place(self, line: waiting_lines.Line, now: float) -> None:
-        """Put a line where it belongs: its first request, share or level is another."""
+    def place(self, line: waiting_lines.Line, share: float, now: float) -> None:
+        """Put a line where it belongs by a share: its first request, share or level is another."""
         old, old_level = line.placed, line.queue.at_level[line.level]
         head = line.requests.first()
         placed: waiting_lines.Placed | None = None
         line.rises_at = math.inf
         if head is not None:
             asked_at, key = head
-            level = self._level(line, now - asked_at, asked_at)
+            level = line.count_as(self._settings, asked_at, now)
             tier = waiting_lines.tier(line.rank, level)
-            placed = (tier, line.project.share, asked_at, key, line)
+            placed = (tier, share, asked_at, key, line)
             if old is not None and placed[:4] == old[:4]:
                 return
             line.level = level
@@ -86,14 +142,10 @@ class ShapeIndex:
             more = np.zeros((missing, self._needs.shape[1]), np.int64)
             self._needs = np.concatenate([self._needs, more])
 
-    def fitting(
-        self, room: resource_axis.Vector
-    ) -> list[tuple[tuple[int, float, float], waiting_lines.Shape]]:
-        """Return shapes that take no more than ``room``, shape (columns,), in order.
-
-        Each with the order key of its first request, without that one's own key.
-        """
-        return self._in_order(np.flatnonzero(self.fits(room)))
+    def fitting(self, room: resource_axis.Vector | None) -> FittingShapes:
+        """Return shapes that take no more than ``room``, shape (columns,); None: there is none."""
+        fits = np.zeros(len(self._levels), np.bool_) if room is None else self.fits(room)
+        return FittingShapes(self._shapes, fits, (self._tiers, self._shares, self._asked))
 
     def fits(self, room: resource_axis.Vector) -> npt.NDArray[np.bool_]:
         """Return of which rows shapes take no more than ``room``, shape (rows,)."""
@@ -129,28 +181,6 @@ class ShapeIndex:
         least = min(firsts, default=None)
         return None if least is None else least[4].lines.first()
 
-    def _in_order(
-        self, rows: npt.NDArray[np.intp]
-    ) -> list[tuple[tuple[int, float, float], waiting_lines.Shape]]:
-        rows = rows[np.lexsort((self._asked[rows], self._shares[rows], self._tiers[rows]))]
-        keys = zip(
-            self._tiers[rows].tolist(),
-            self._shares[rows].tolist(),
-            self._asked[rows].tolist(),
-            strict=True,
-        )
-        return [
-            (key, shape)
-            for key, row in zip(keys, rows.tolist(), strict=True)
-            if (shape := self._shapes[row]) is not None
-        ]
-
-    def _level(self, line: waiting_lines.Line, waited_seconds: float, asked_at: float) -> int:
-        level = self._settings.level(line.class_index, waited_seconds)
-        if level + 1 < len(self._settings.classes):
-            line.rises_at = asked_at + self._settings.seconds_to_level(line.class_index, level + 1)
-        return level
-
     def _queue_level(self, queue: waiting_lines.Queue, level: int) -> waiting_lines.QueueLevel:
         found = queue.at_level[level]
         if found is None:
@@ -161,7 +191,7 @@ class ShapeIndex:
     def _refresh(self, queue_level: waiting_lines.QueueLevel) -> None:
         """Put a queue where its first line belongs; forget what is empty."""
         old, first = queue_level.placed, queue_level.lines.first()
-        shape = queue_level.shape
+        shape, demand = queue_level.shape, queue_level.queue.demand
         if first is None:
             queue_level.queue.at_level[queue_level.level] = None
             queue_level.placed = None
@@ -170,8 +200,10 @@ class ShapeIndex:
                 return
             queue_level.placed = (*first[:4], queue_level)
             shape.queues.add(queue_level.placed)
+            demand.levels.add(queue_level.placed)
         if old is not None:
             shape.queues.remove(old)
+            demand.levels.remove(old)
         self._refresh_row(shape)
 
     def _refresh_row(self, shape: waiting_lines.Shape) -> None:
@@ -209,7 +241,7 @@ class ShapeIndex:
 
     def _grow(self) -> None:
         rows = len(self._shapes)
-        self._shapes.extend([None] * rows)
+        self._shapes = np.concatenate([self._shapes, np.full(rows, None, object)])
         self._free_rows = list(range(2 * rows - 1, rows - 1, -1))
         self._needs = np.pad(self._needs, ((0, 0), (0, rows)))
         self._levels = np.pad(self._levels, (0, rows), constant_values=-1)

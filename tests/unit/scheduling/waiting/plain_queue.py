@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import queue_settings
+from nova_nodb_scheduler.scheduling.waiting import backlog, queue_settings
 
 WAITING = pending.PendingState.WAITING
 
@@ -110,6 +110,51 @@ class PlainQueue:
         request = each.request
         is_waiting = request.state is WAITING and not each.here and now < request.deadline_at
         return is_waiting if self.is_strict else self.is_ready(each, now)
+
+    def behind(self, request: pending.PendingRequest, now: float, *, of_others: bool = True) -> int:
+        """Return behind how many a newcomer is: each queue is looked at for itself."""
+        key = self.order(request, now)
+        if self.is_strict:
+            level = self.level(request, now)
+            first = min(
+                (
+                    self.order(each.request, now)
+                    for each in self.known.values()
+                    if self.is_in_line(each, now) and self.level(each.request, now) == level
+                ),
+                default=key,
+            )
+            same = [
+                each
+                for each in self.known.values()
+                if backlog.is_parked(each.request)
+                and each.request.priority_class == request.priority_class
+            ]
+            return max(len(same), 1) if first < key else 0
+        queues: dict[tuple[object, ...], list[Known]] = {}
+        for each in self.known.values():
+            if demand(each.request) == demand(request):
+                queues.setdefault(queue(each.request), []).append(each)
+        if not of_others:
+            queues = {name: each for name, each in queues.items() if name == queue(request)}
+        count, is_behind = 0, False
+        for members in queues.values():
+            ready = [each.request for each in members if self.is_in_line(each, now)]
+            elsewhere = [
+                each.request
+                for each in members
+                if backlog.is_parked(each.request) and not self.is_in_line(each, now)
+            ]
+            count += len(ready) + len(elsewhere)
+            is_behind |= any(self.order(each, now) < key for each in ready)
+            first_elsewhere = min(elsewhere, key=self._by_class, default=request)
+            if first_elsewhere.key != request.key:
+                is_behind |= self.order(first_elsewhere, now) < key
+        return count if is_behind else 0
+
+    def _by_class(self, request: pending.PendingRequest) -> tuple[object, ...]:
+        class_index = self.settings.class_index(request.priority_class)
+        return -request.rank, -class_index, request.asked_at, request.key
 
     def holder(self, host: str, now: float) -> str | None:
         holds = [
@@ -236,3 +281,8 @@ class PlainQueue:
 def queue(request: pending.PendingRequest) -> tuple[object, ...]:
     """Return what requests with equal chances have in common."""
     return request.queue, len(request.servers), tuple(sorted(request.needs.items()))
+
+
+def demand(request: pending.PendingRequest) -> tuple[object, ...]:
+    """Return what requests that ask for the same have in common, whosever they are."""
+    return (pending.demand(request.queue), *queue(request)[1:])

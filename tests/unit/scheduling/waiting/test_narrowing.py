@@ -37,6 +37,17 @@ class NarrowingTest(testtools.TestCase):
         self.assertEqual(["r00"], samples.served(walk))
         self.assertFalse(walk.is_cut_short)
 
+    def test_lines_that_stand_too_far_in_front_are_no_reason_to_end(self):
+        many = [samples.request(f"r{n:03}", project_id=f"p{n}") for n in range(400)]
+        waiting = self.queues(*many, samples.request("least", asked_at=9.0), most_passed=3)
+        waiting.set_capacity({"VCPU": 1000}, 9.0)
+        for each in many:
+            waiting.set_usage(each.project_id, {"VCPU": 10}, 9.0)
+
+        walk = waiting.wake(samples.growth(h=1), 200.0)
+        self.assertEqual(["least"], samples.served(walk))
+        self.assertFalse(walk.is_cut_short)
+
     def test_other_hosts_that_grew_still_count(self):
         large = [samples.request(f"l{n}", 60, asked_at=float(n)) for n in range(3)]
         waiting = self.queues(*large, samples.request("s", 40, asked_at=9.0), most_passed=3)

@@ -43,6 +43,9 @@ def a_request(key: str, now: float, attempt: int, chance: random.Random) -> pend
     needs = {"VCPU": chance.randint(1, 3), "MEMORY_MB": chance.randint(0, 3)}
     if chance.random() < 0.1:
         needs["CUSTOM_RARE"] = 1
+    if chance.random() < 0.4:
+        # So that several owners ask for the same.
+        needs = {"VCPU": 1, "MEMORY_MB": 1}
     hold = pending.Hold(chance.choice(HOSTS), now + chance.randint(0, 9))
     return samples.request(
         key,
@@ -50,7 +53,7 @@ def a_request(key: str, now: float, attempt: int, chance: random.Random) -> pend
         project_id=chance.choice(PROJECTS),
         priority_class=chance.choice(["low", "high", "unknown"]),
         needs=needs,
-        queue=chance.choice(["x", "y"]),
+        queue=chance.choice(["x-1", "x-2", "y-1"]),
         asked_at=now - chance.randint(0, 5),
         deadline_at=now + chance.choice([1000, 1000, 1000, 3]),
         not_before=now + chance.choice([0, 0, 0, 2]),
@@ -181,6 +184,77 @@ class Comparison(stateful.RuleBasedStateMachine):
                 case _:
                     walk.refused()
         assert asked == expected, (asked, expected)
+
+    @stateful.rule(seed=seeds)
+    def newcomers_ask(self, seed: int) -> None:
+        """Somebody of whom nothing is known, and all that are known, once more."""
+        chance = random.Random(seed)
+        known = [each.request for each in self.plain.known.values()]
+        asked = [a_request("new", self.now, 1, chance), *known]
+        asked += [
+            attrs.evolve(
+                chance.choice(asked),
+                key="newer",
+                queue=chance.choice(["x-3", "x-1"]),
+                project_id=chance.choice(PROJECTS),
+                priority_class=chance.choice(["low", "high"]),
+            )
+            for _ in range(3)
+        ]
+        for request in asked:
+            for of_others in (True, False):
+                expected = self.plain.behind(request, self.now, of_others=of_others)
+                found = self.queues.behind(request, self.now, of_others=of_others)
+                assert found == expected, (request, of_others, found, expected)
+
+    @stateful.rule(seed=seeds)
+    def records_change_while_somebody_is_tried(self, seed: int) -> None:
+        """Whom that leads to is not compared; but all that goes is forgotten without a trace."""
+        chance = random.Random(seed)
+        after = {host: a_room(chance, 12) for host in HOSTS}
+        walk = chance.choice(
+            [
+                self.queues.wake(grown_hosts.Growth(HOSTS, RESOURCES, _array(after)), self.now),
+                self.queues.wake_fresh(self.now),
+                self.queues.sweep(self.now),
+            ]
+        )
+        for _ in range(12):
+            if (candidate := walk.next()) is None:
+                break
+            for key in chance.sample(KEYS, 3):
+                self._change(key, chance)
+            hosts = [chance.choice(HOSTS)] * len(candidate.request.servers)
+            match chance.choice(ANSWERS):
+                case "granted":
+                    walk.granted(hosts, self.now + 50.0)
+                case "left":
+                    walk.left(hosts, self.now + 50.0)
+                case "lost":
+                    walk.lost()
+                case _:
+                    walk.refused()
+        for key in KEYS:
+            self.record_goes(key)
+        assert not len(self.queues)
+        self.many_records_wait(seed)
+
+    def _change(self, key: str, chance: random.Random) -> None:
+        """Do something to a record, here alone."""
+        known = self.queues.get(key)
+        if known is None or chance.random() < 0.4:
+            attempt = chance.randint(1, 4)
+            self.queues.put(a_request(key, self.now, attempt, chance), self.now)
+            return
+        match chance.randrange(3):
+            case 0:
+                self.queues.drop(key, self.now)
+            case 1:
+                self.queues.show(key, self.now)
+            case _:
+                self.queues.put(
+                    samples.granted(known, self.now + 4, chance.choice(["", *HOSTS])), self.now
+                )
 
     @stateful.rule(seed=seeds)
     def some_come_and_hosts_grow(self, seed: int) -> None:

@@ -401,6 +401,27 @@ class NewcomerTest(testtools.TestCase):
 
         self.assertEqual(2, waiting.behind(self.newcomer(), 50.0))
 
+    def test_who_rests_goes_before_it_once_that_one_counts_as_its_class(self):
+        waiting = queues(
+            request("a", priority_class="low", not_before=999.0), aging_seconds=1.0, now=0.0
+        )
+        waiting.advance(49.0)
+        self.assertEqual(0, waiting.behind(self.newcomer(), 49.0))
+
+        waiting.advance(50.0)
+        self.assertEqual(1, waiting.behind(self.newcomer(), 50.0))
+
+    def test_who_rests_and_whose_project_has_less_by_now_goes_before_it(self):
+        waiting = queues(request("a", project_id="q", queue="queue-q", not_before=99.0))
+        waiting.set_capacity({"VCPU": 10}, 0.0)
+        waiting.set_usage("project", {"VCPU": 4}, 0.0)
+        waiting.set_usage("q", {"VCPU": 5}, 0.0)
+        newcomer = self.newcomer(queue="queue-p")
+        self.assertEqual(0, waiting.behind(newcomer, 50.0))
+
+        waiting.set_usage("q", {"VCPU": 3}, 50.0)
+        self.assertEqual(1, waiting.behind(newcomer, 50.0))
+
     def test_its_own_record_is_not_before_itself(self):
         waiting = queues(self.newcomer())
 

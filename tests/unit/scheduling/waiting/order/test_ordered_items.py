@@ -29,7 +29,7 @@ class OrderedItemsTest(testtools.TestCase):
 
         self.assertEqual(plain, list(items))
         self.assertEqual(len(plain), len(items))
-        self.assertEqual(plain[0], items.first())
+        self.assertEqual((plain[0], plain[-1]), (items.first(), items.last()))
         for item in chance.sample(range(-1, 2 * size + 1), 20):
             expected = next((each for each in plain if each > item), None)
             self.assertEqual(expected, items.after(item))
@@ -41,4 +41,4 @@ class OrderedItemsTest(testtools.TestCase):
         for absent in (1, 3):
             self.assertRaises(ValueError, items.remove, absent)
         items.remove(2)
-        self.assertIsNone(items.first())
+        self.assertEqual((None, None), (items.first(), items.last()))
