@@ -38,13 +38,14 @@ Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
 class TakenRows:
     """Records on their way into rows, in one order.
 
+    :param keys: texts, or packed where they came so
     :param revisions: shape (n,), int64
     :param versions: shape (n,), int64
     :param page: their values, with codes for texts
     :param digests: None where the namespace needs none
     """
 
-    keys: Sequence[str]
+    keys: Sequence[str] | Sequence[bytes]
     revisions: npt.NDArray[np.int64]
     versions: npt.NDArray[np.int64]
     page: column_layout.StatePage
@@ -388,11 +389,12 @@ class NamespaceTable:
         """
         held = self._contents
         taking = stored_pages.PageTaking(self._layout, held.vocabularies, held.payloads.packing)
-        taking.check(page, held.rows.by_key(), _GREATEST)
-        if not self._tombstones.keys().isdisjoint(page.keys):
+        taking.check(page, _GREATEST)
+        if self._tombstones and not self._tombstones.keys().isdisjoint(page.keys):
             raise ValueError("a key was removed")
+        keys = held.rows.adopted(page.keys)
         kept, digests = taking.payloads(page), taking.digests(page)
-        rows = TakenRows(page.keys, page.revisions, page.versions, taking.cells(page), digests)
+        rows = TakenRows(keys, page.revisions, page.versions, taking.cells(page), digests)
         held.put(rows, lambda _numbers: kept, self._kin)
         self._changed()
 
