@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import attrs
 import immutables
@@ -109,15 +109,15 @@ class UuidKeys(Collection[str]):
         :raises ValueError: they are
         """
         count = len(self)
-        if (self.uuids.shape, self.uuids.dtype) != ((count, _UUID_BYTES), np.uint8):
-            raise ValueError("the uuids of its keys are none")
-        if (self.codes.shape, self.codes.dtype) != ((count,), np.uint8):
-            raise ValueError("the suffixes of its keys are none")
-        if not count or len(set(self.suffixes)) < len(self.suffixes):
-            raise ValueError("a suffix of its keys occurs twice")
+        if self.uuids.shape != (count, _UUID_BYTES) or self.codes.shape != (count,):
+            raise ValueError("its keys have other shapes")
+        if self.uuids.dtype != np.uint8 or self.codes.dtype != np.uint8:
+            raise ValueError("its keys are no bytes")
+        if not len(set(self.suffixes)) == len(self.suffixes) <= _MOST_SUFFIXES:
+            raise ValueError("a suffix of its keys occurs twice, or they are too many")
         if any(type(each) is not str for each in self.suffixes):
             raise ValueError("a suffix of its keys is no text")
-        if self.codes.max() >= len(self.suffixes):
+        if count and self.codes.max() >= len(self.suffixes):
             raise ValueError("the suffix of a key is missing")
         if len(set(_entries(self.uuids, self.codes))) < count:
             raise ValueError("a key occurs twice")
@@ -299,9 +299,14 @@ class PackedRowsMutation:
             return self._others.open().get(key)
         return _row_in(self._buckets.open().get(hash(found) % _BUCKETS), found)
 
-    def row_of(self, packed: bytes) -> int | None:
-        """Return the row of a packed key; None where it has none."""
-        return _row_in(self._buckets.open().get(hash(packed) % _BUCKETS), packed)
+    def has_any(self, packed: Sequence[bytes]) -> bool:
+        """Return whether one of some packed keys has a row."""
+        buckets = self._buckets.open()
+        for key in packed:
+            bucket = buckets.get(hash(key) % _BUCKETS)
+            if bucket is not None and key in bucket and _place(bucket, key) >= 0:
+                return True
+        return False
 
     def enter(self, packed: Sequence[bytes], rows: Sequence[int]) -> None:
         """Enter packed keys, each once, none of which has a row."""
@@ -397,8 +402,8 @@ class PackedKeys:
         """Return keys as bytes, shape (n, 17); None where one of them is kept as text."""
         if not self._others.keys().isdisjoint(offsets):
             return None
-        found: Any = np.frombuffer(self._packed, np.uint8).reshape(-1, _KEY_BYTES)[offsets]
-        return found  # type: ignore[no-any-return]
+        packed = np.frombuffer(self._packed, np.uint8).reshape(-1, _KEY_BYTES)
+        return packed[np.array(offsets, np.intp)]
 
     def __iter__(self) -> Iterator[str | None]:
         return map(self.__getitem__, range(len(self)))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import immutables
@@ -76,37 +76,41 @@ class Rows:
         """Return the revision of the record in a row."""
         return self.chunk_of(row).revisions.item(row % record_chunks.CHUNK_ROWS)
 
-    def adopted(self, keys: Sequence[str] | key_rows.UuidKeys) -> Sequence[str] | Sequence[bytes]:
-        """Return another process's keys as :meth:`of` takes them, packed if all can be.
+    def packed(self, keys: Collection[str]) -> list[bytes] | None:
+        """Return another process's keys packed, of which none is here.
 
+        :returns: None where some would be texts here
         :raises ValueError: one is here
         """
-        known = self._rows.open()
-        packed = None
-        if isinstance(keys, key_rows.UuidKeys):
-            packed = self.key_packing.adopt(keys) if self.key_packing is not None else None
-            keys = [] if packed is not None else list(keys)
-        if packed is None or not isinstance(known, key_rows.PackedRowsMutation):
-            if any(key in known for key in keys):
-                raise ValueError("a key is here already")
-            return keys
-        if any(known.row_of(each) is not None for each in packed):
+        known, packing = self._rows.open(), self.key_packing
+        found = None
+        if isinstance(keys, key_rows.UuidKeys) and packing is not None:
+            found = packing.adopt(keys)
+        if found is None or not isinstance(known, key_rows.PackedRowsMutation):
+            is_known = any(key in known for key in keys)
+        else:
+            is_known = known.has_any(found)
+        if is_known:
             raise ValueError("a key is here already")
-        return packed
+        return found
 
-    def of(
-        self, keys: Sequence[str] | Sequence[bytes], kin: Sequence[SameKey]
-    ) -> tuple[list[int], Sequence[str] | Sequence[bytes]]:
-        """Return the rows of keys, new ones for those that have none, and the keys to keep.
+    def enter(self, packed: Sequence[bytes]) -> list[int]:
+        """Return new rows for keys as :meth:`packed` returns them."""
+        known = self._rows.open()
+        assert isinstance(known, key_rows.PackedRowsMutation)
+        rows = [heapq.heappop(self._free) for _ in packed[: len(self._free)]]
+        first = self._row_count
+        self._row_count += len(packed) - len(rows)
+        rows += range(first, self._row_count)
+        known.enter(packed, rows)
+        return rows
 
-        :param keys: texts, or what :meth:`adopted` made of keys that are not here
+    def of(self, keys: Sequence[str], kin: Sequence[SameKey]) -> tuple[list[int], Sequence[str]]:
+        """Return the rows of keys, new ones for those that have none, and the texts to keep.
+
         :param kin: who may keep equal keys already
         """
         known = self._rows.open()
-        if isinstance(known, key_rows.PackedRowsMutation) and keys and isinstance(keys[0], bytes):
-            taken = [self._take() for _ in keys]
-            known.enter(keys, taken)  # type: ignore[arg-type]
-            return taken, keys
         rows = [known.get(key) for key in keys]
         if None not in rows:
             return rows, keys  # type: ignore[return-value]
@@ -191,7 +195,7 @@ EntriesMutation: TypeAlias = immutables.MapMutation[Value, Postings[Record]]
 
 def add(entries: EntriesMutation[Value, Record], value: Value, record: Record) -> None:
     """Enter a record below a value."""
-    postings = entries.get(value)
+    postings: Any = entries.get(value)
     if postings is None:
         entries[value] = record
     elif isinstance(postings, immutables.Map):

@@ -261,9 +261,10 @@ class PageTaking:
         count = len(page)
         if not 0 < count <= MOST_ROWS or not self._layout.is_plain:
             raise ValueError(f"a page of {count} rows of namespace {self._namespace.name}")
+        names: Sequence[str]
         if isinstance(page.keys, key_rows.UuidKeys):
             page.keys.check()
-            names: Sequence[str] = page.keys.samples()
+            names = page.keys.samples()
         else:
             names = page.keys
             if len(set(names)) != count:

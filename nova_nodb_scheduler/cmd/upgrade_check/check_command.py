@@ -409,7 +409,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
 
     @_stopped_by_errors
     def check_workers(self) -> upgradecheck.Result:
-        """Is the number of scheduler workers, each of which holds all hosts, one that was chosen?"""
+        """Did somebody choose how many scheduler workers hold all hosts?"""
         workers = self.plugin.conf.scheduler.workers
         if not self.plugin.replaces_scheduler():
             return upgradecheck.Result(Code.SUCCESS, "Nova's own scheduler decides.")

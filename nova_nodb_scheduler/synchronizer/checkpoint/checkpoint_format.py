@@ -219,7 +219,7 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
         else column.dtype.str
         for name, column in page.columns.items()
     }
-    meta = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
+    meta: dict[str, Any] = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
     meta |= {"digests": page.digests is not None, "suffixes": None}
     if isinstance(page.keys, key_rows.UuidKeys):
         keys = page.keys.uuids.tobytes() + page.keys.codes.tobytes()
