@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -87,6 +88,8 @@ def main() -> int:
         ["--state", str(asked.state), "--hosts", asked.hosts, "--seconds", asked.seconds]
     )
     console = rich.console.Console(stderr=True, log_path=False)
+    # An exception, so that everything started is ended.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with campaign.Campaign(given, console).serving(given.hosts[0]) as running:
         made = ShapeContest(given, running, given.hosts[0], 1000, console.log, console.log)
         found = made.measure_shapes(asked.shapes)
