@@ -122,6 +122,10 @@ class UuidKeys(Collection[str]):
         if len(set(_entries(self.uuids, self.codes))) < count:
             raise ValueError("a key occurs twice")
 
+    def tobytes(self) -> bytes:
+        """Return all uuids, one behind the other, and all codes."""
+        return self.uuids.tobytes() + self.codes.tobytes()
+
     def samples(self) -> list[str]:
         """Return a key with each suffix: if these may be names, all may."""
         return [_uuid_text(bytes(_UUID_BYTES)) + suffix for suffix in self.suffixes]

@@ -222,7 +222,7 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
     meta: dict[str, Any] = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
     meta |= {"digests": page.digests is not None, "suffixes": None}
     if isinstance(page.keys, key_rows.UuidKeys):
-        keys = page.keys.uuids.tobytes() + page.keys.codes.tobytes()
+        keys = page.keys.tobytes()
         meta["suffixes"] = list(page.keys.suffixes)
     else:
         keys = _joined(page.keys)

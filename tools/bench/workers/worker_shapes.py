@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One worker with threads against several workers: decisions a second, and what they hold.
 
-usage: python -m tools.bench.worker_shapes [--state DIR] [--hosts N] [--shapes 1x1,1x4,4x1]
+usage: python -m tools.bench.workers.worker_shapes [--state DIR] [--hosts N] [--shapes 1x1,1x4,4x1]
     [--seconds S] [--json FILE]
 
 A shape is workers x threads; each has its workers started anew, on the benchmark's data
@@ -76,7 +76,7 @@ class ShapeContest(contest.Contest):
 
 def main() -> int:
     """Measure and print; 1 when nothing could be measured."""
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.worker_shapes")
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.workers.worker_shapes")
     parser.add_argument("--state", type=pathlib.Path, default=options.default_state_directory())
     parser.add_argument("--hosts", default="10000")
     parser.add_argument("--shapes", type=_shapes, default=_SHAPES, metavar="WxT,WxT")
