@@ -49,3 +49,4 @@ class WorkersTest(testtools.TestCase):
         for judged in (self.judged(None), worker_judgements.judge_workers(None, 16, None)):
             self.assertEqual(Code.WARNING, judged.code)
             self.assertIn("no scheduler that runs the plugin tells", judged.text)
+            self.assertIn("some 250 MiB with 10,000 hosts", judged.text)
