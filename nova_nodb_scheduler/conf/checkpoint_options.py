@@ -17,10 +17,11 @@ Unset, none is written or read.
 
 It is made with mode 0700 and must be the service's own, on a local disk that
 outlasts a restart, as ``/var/lib/nova/nodb-checkpoint``; a checkpoint takes some 2.5 kB a
-host, twice that while it is renewed. It holds what the back end holds (names of hosts,
-servers and projects). Whatever is odd about it (another release of the plugin, another
-epoch of the back end, damage, another owner, an age beyond the feed's history of an
-hour) has everything be read, as without it, and one line in the log says why.
+host, 6 kB of one with 20 servers, twice that while it is renewed. It holds what the
+back end holds (names of hosts, servers and projects). Whatever is odd about it (another
+release of the plugin, another epoch of the back end, damage, another owner, an age
+beyond the feed's history of an hour) has everything be read, as without it, and one
+line in the log says why.
 """,
     ),
     cfg.FloatOpt(

@@ -15,11 +15,13 @@ Buckets are immutable, as the maps are: what a snapshot sees, nobody changes.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
+import attrs
 import immutables
 import numpy as np
+import numpy.typing as npt
 
 from nova_nodb_scheduler.store import vocabulary
 
@@ -76,6 +78,65 @@ def _uuid_text(found: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+@attrs.frozen(eq=False)
+class UuidKeys(Collection[str]):
+    """Keys of some records as another process may take them over: reads as their texts.
+
+    :param uuids: shape (n, 16), uint8
+    :param codes: shape (n,), uint8: places in ``suffixes``
+    :param suffixes: what follows the uuids, each once
+    """
+
+    uuids: npt.NDArray[np.uint8]
+    codes: npt.NDArray[np.uint8]
+    suffixes: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.uuids)
+
+    def __getitem__(self, at: int) -> str:
+        return _uuid_text(self.uuids[at].tobytes()) + self.suffixes[self.codes.item(at)]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __contains__(self, key: object) -> bool:
+        return any(each == key for each in self)
+
+    def check(self) -> None:
+        """Refuse what are no keys, or not each once.
+
+        :raises ValueError: they are
+        """
+        count = len(self)
+        if self.uuids.shape != (count, _UUID_BYTES) or self.codes.shape != (count,):
+            raise ValueError("its keys have other shapes")
+        if self.uuids.dtype != np.uint8 or self.codes.dtype != np.uint8:
+            raise ValueError("its keys are no bytes")
+        if not len(set(self.suffixes)) == len(self.suffixes) <= _MOST_SUFFIXES:
+            raise ValueError("a suffix of its keys occurs twice, or they are too many")
+        if any(type(each) is not str for each in self.suffixes):
+            raise ValueError("a suffix of its keys is no text")
+        if count and self.codes.max() >= len(self.suffixes):
+            raise ValueError("the suffix of a key is missing")
+        if len(set(_entries(self.uuids, self.codes))) < count:
+            raise ValueError("a key occurs twice")
+
+    def tobytes(self) -> bytes:
+        """Return all uuids, one behind the other, and all codes."""
+        return self.uuids.tobytes() + self.codes.tobytes()
+
+    def samples(self) -> list[str]:
+        """Return a key with each suffix: if these may be names, all may."""
+        return [_uuid_text(bytes(_UUID_BYTES)) + suffix for suffix in self.suffixes]
+
+
+def _entries(uuids: npt.NDArray[np.uint8], codes: npt.NDArray[np.uint8]) -> list[bytes]:
+    """Return keys packed, each by itself."""
+    packed = np.concatenate((uuids, codes.reshape(-1, 1)), axis=1).tobytes()
+    return [packed[at : at + _KEY_BYTES] for at in range(0, len(packed), _KEY_BYTES)]
+
+
 class KeyPacking:
     """Makes keys of one table, in one epoch, bytes and texts again.
 
@@ -117,6 +178,26 @@ class KeyPacking:
             self._recent = {}
         recent = self._recent[key] = found + code.to_bytes(1, "little")
         return recent
+
+    def adopt(self, keys: UuidKeys) -> list[bytes] | None:
+        """Return another process's keys packed; None where some of them stay texts here.
+
+        :param keys: as :meth:`UuidKeys.check` allows them
+        """
+        samples = list(map(self.enter, keys.samples()))
+        if None in samples:
+            return None
+        codes = np.array([packed[_UUID_BYTES] for packed in samples if packed], np.uint8)
+        return _entries(keys.uuids, codes[keys.codes])
+
+    def given(self, packed: npt.NDArray[np.uint8]) -> UuidKeys:
+        """Return packed keys for another process.
+
+        :param packed: shape (n, 17)
+        """
+        own, codes = np.unique(packed[:, _UUID_BYTES], return_inverse=True)
+        suffixes = [self._suffixes[code] for code in own.tolist()]
+        return UuidKeys(packed[:, :_UUID_BYTES], codes.reshape(-1).astype(np.uint8), suffixes)
 
     def text(self, packed: bytes) -> str:
         """Return the key that was packed."""
@@ -222,6 +303,23 @@ class PackedRowsMutation:
             return self._others.open().get(key)
         return _row_in(self._buckets.open().get(hash(found) % _BUCKETS), found)
 
+    def has_any(self, packed: Sequence[bytes]) -> bool:
+        """Return whether one of some packed keys has a row."""
+        buckets = self._buckets.open()
+        for key in packed:
+            bucket = buckets.get(hash(key) % _BUCKETS)
+            if bucket is not None and key in bucket and _place(bucket, key) >= 0:
+                return True
+        return False
+
+    def enter(self, packed: Sequence[bytes], rows: Sequence[int]) -> None:
+        """Enter packed keys, each once, none of which has a row."""
+        buckets = self._buckets.open()
+        for key, row in zip(packed, rows, strict=True):
+            number = _bucket_of(key)
+            buckets[number] = buckets.get(number, b"") + key + row.to_bytes(4, "little")
+        self._count += len(packed)
+
     def __setitem__(self, key: str, row: int) -> None:
         """Enter a key that has no row.
 
@@ -296,12 +394,20 @@ class PackedKeys:
         found = bytes(self._packed[offset * _KEY_BYTES : (offset + 1) * _KEY_BYTES])
         return self._others.get(offset) if found == _NONE else self._packing.text(found)
 
-    def __setitem__(self, offset: int, key: str | None) -> None:
-        found = None if key is None else self._packing.packed(key)
+    def __setitem__(self, offset: int, key: str | bytes | None) -> None:
+        """Set a row's key, packed or not; None where it becomes free."""
+        found = self._packing.packed(key) if isinstance(key, str) else key
         self._packed[offset * _KEY_BYTES : (offset + 1) * _KEY_BYTES] = found or _NONE
         self._others.pop(offset, None)
-        if key is not None and found is None:
+        if isinstance(key, str) and found is None:
             self._others[offset] = key
+
+    def packed_at(self, offsets: Sequence[int]) -> npt.NDArray[np.uint8] | None:
+        """Return keys as bytes, shape (n, 17); None where one of them is kept as text."""
+        if not self._others.keys().isdisjoint(offsets):
+            return None
+        packed = np.frombuffer(self._packed, np.uint8).reshape(-1, _KEY_BYTES)
+        return packed[np.array(offsets, np.intp)]
 
     def __iter__(self) -> Iterator[str | None]:
         return map(self.__getitem__, range(len(self)))
@@ -330,6 +436,23 @@ class PackedKeys:
             np.frombuffer(each._packed, np.uint8).reshape(-1, _KEY_BYTES) for each in (self, other)
         )
         return odd.union((mine != its).any(axis=1).nonzero()[0].tolist())
+
+
+def given(
+    parts: Sequence[tuple[ChunkKeys, Sequence[int]]],
+) -> UuidKeys | list[str]:
+    """Return the keys of some rows for another process.
+
+    :param parts: keys of chunks of one namespace, and offsets of rows that are not free
+    """
+    found, packing = [], None
+    for keys, offsets in parts:
+        packed = keys.packed_at(offsets) if isinstance(keys, PackedKeys) else None
+        if packed is None:
+            return [keys[offset] or "" for keys, offsets in parts for offset in offsets]
+        found.append(packed)
+        packing = keys._packing if isinstance(keys, PackedKeys) else None
+    return [] if packing is None else packing.given(np.concatenate(found))
 
 
 #: The keys of a chunk's rows.

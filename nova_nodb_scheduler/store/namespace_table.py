@@ -38,6 +38,7 @@ Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
 class TakenRows:
     """Records on their way into rows, in one order.
 
+    :param packed: the keys, of new records, where they came packed; ``keys`` are not asked then
     :param revisions: shape (n,), int64
     :param versions: shape (n,), int64
     :param page: their values, with codes for texts
@@ -49,6 +50,7 @@ class TakenRows:
     versions: npt.NDArray[np.int64]
     page: column_layout.StatePage
     digests: Sequence[Any] | None
+    packed: Sequence[bytes] | None = None
 
 
 class NamespaceContents:
@@ -127,7 +129,13 @@ class NamespaceContents:
             the chunks that they will stand in
         :param kin: who may keep equal keys already
         """
-        rows_here, keys = self.rows.of(taken.keys, kin)
+        entered: Sequence[str] | Sequence[bytes]
+        if taken.packed is None:
+            rows_here, keys = self.rows.of(taken.keys, kin)
+            entered = keys
+        else:
+            rows_here, keys = self.rows.enter(taken.packed), ()
+            entered = taken.packed
         page, digests = taken.page, taken.digests
         numbers = [row // record_chunks.CHUNK_ROWS for row in rows_here]
         kept = kept_in(numbers)
@@ -145,7 +153,7 @@ class NamespaceContents:
             if page.index_values:
                 for offset, at in zip(offsets, places, strict=True):
                     self.indexes.index(chunk, offset, keys[at], page.index_values[at])
-            chunk.enter(offsets, [keys[at] for at in places], [kept[at] for at in places])
+            chunk.enter(offsets, [entered[at] for at in places], [kept[at] for at in places])
             if digests is not None:
                 for offset, at in zip(offsets, places, strict=True):
                     chunk.digests[offset] = digests[at]
@@ -388,11 +396,19 @@ class NamespaceTable:
         """
         held = self._contents
         taking = stored_pages.PageTaking(self._layout, held.vocabularies, held.payloads.packing)
-        taking.check(page, held.rows.by_key(), _GREATEST)
-        if not self._tombstones.keys().isdisjoint(page.keys):
+        taking.check(page, _GREATEST)
+        if self._tombstones and not self._tombstones.keys().isdisjoint(page.keys):
             raise ValueError("a key was removed")
+        packed = held.rows.packed(page.keys)
         kept, digests = taking.payloads(page), taking.digests(page)
-        rows = TakenRows(page.keys, page.revisions, page.versions, taking.cells(page), digests)
+        rows = TakenRows(
+            list(page.keys) if packed is None else (),
+            page.revisions,
+            page.versions,
+            taking.cells(page),
+            digests,
+            packed,
+        )
         held.put(rows, lambda _numbers: kept, self._kin)
         self._changed()
 

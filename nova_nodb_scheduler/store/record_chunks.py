@@ -284,8 +284,14 @@ class Chunk:
             return payload
         return payload, self.places.item(offset)
 
-    def enter(self, offsets: Sequence[int], keys: Sequence[str], kept: Sequence[Kept]) -> None:
-        """Set rows' keys and payloads; a row that has a key keeps its text."""
+    def enter(
+        self, offsets: Sequence[int], keys: Sequence[str | bytes], kept: Sequence[Kept]
+    ) -> None:
+        """Set rows' keys and payloads; a row that has a key keeps its text.
+
+        :param keys: texts, or packed where this chunk's are
+        """
+        own: Any
         own, payloads, is_live = self.keys, self.payloads, self.live.item
         for offset, key, each in zip(offsets, keys, kept, strict=True):
             if not is_live(offset):

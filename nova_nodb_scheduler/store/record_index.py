@@ -6,10 +6,11 @@ record is removed; the lowest free one is taken next, so that rows stay dense.
 
 Secondary indexes are persistent maps from values to the records that have them.
 Most values of most indexes have one record (a host has one node), which is
-kept bare; some have a few, kept as a tuple; many are a persistent map of their
-own, so that one more record copies a path of the map and not the whole set.
+kept bare; some have a few, kept together in one object; many are a persistent map of
+their own, so that one more record copies a path of the map and not the whole set.
 Where columns hold the texts of an index, values are codes of its last column and
-records are rows; elsewhere values are texts and records are keys.
+records are rows, a few of which are four bytes each; elsewhere values are texts and
+records are keys.
 
 The writer's side is not thread-safe; the reader's may be used from any thread
 without a lock.
@@ -17,13 +18,23 @@ without a lock.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import immutables
+import numpy as np
+import numpy.typing as npt
 
-from nova_nodb_scheduler.store import column_layout, key_rows, record_chunks, vocabulary
+from nova_nodb_scheduler.store import (
+    collector,
+    column_layout,
+    key_rows,
+    record_chunks,
+    vocabulary,
+)
 
 #: Returns the text that is kept of a key elsewhere; None for none.
 SameKey = Callable[[str], str | None]
@@ -72,6 +83,35 @@ class Rows:
         """Return the revision of the record in a row."""
         return self.chunk_of(row).revisions.item(row % record_chunks.CHUNK_ROWS)
 
+    def packed(self, keys: Collection[str]) -> list[bytes] | None:
+        """Return another process's keys packed, of which none is here.
+
+        :returns: None where some would be texts here
+        :raises ValueError: one is here
+        """
+        known, packing = self._rows.open(), self.key_packing
+        found = None
+        if isinstance(keys, key_rows.UuidKeys) and packing is not None:
+            found = packing.adopt(keys)
+        if found is None or not isinstance(known, key_rows.PackedRowsMutation):
+            is_known = any(key in known for key in keys)
+        else:
+            is_known = known.has_any(found)
+        if is_known:
+            raise ValueError("a key is here already")
+        return found
+
+    def enter(self, packed: Sequence[bytes]) -> list[int]:
+        """Return new rows for keys as :meth:`packed` returns them."""
+        known = self._rows.open()
+        assert isinstance(known, key_rows.PackedRowsMutation)
+        rows = [heapq.heappop(self._free) for _ in packed[: len(self._free)]]
+        first = self._row_count
+        self._row_count += len(packed) - len(rows)
+        rows += range(first, self._row_count)
+        known.enter(packed, rows)
+        return rows
+
     def of(self, keys: Sequence[str], kin: Sequence[SameKey]) -> tuple[list[int], Sequence[str]]:
         """Return the rows of keys, new ones for those that have none, and the texts to keep.
 
@@ -106,7 +146,9 @@ class Rows:
         if self._free:
             return heapq.heappop(self._free)
         self._row_count += 1
-        return vocabulary.shared_number(self._row_count - 1)
+        row = self._row_count - 1
+        # Packed, it is no object in a map: of millions that nobody keeps none are made to stay.
+        return row if self.key_packing is not None else vocabulary.shared_number(row)
 
     # -- chunks -------------------------------------------------------------------
 
@@ -142,8 +184,11 @@ class Rows:
 
 
 #: More records than these stand in a map. A host's servers are 20 as a rule and seldom
-#: more than these: as a tuple they take 10 bytes each, as a map 100.
+#: more than these: as bytes they take 6 each, as a map 100.
 _FEW = 64
+_ROW_BYTES = 4
+#: So many rows at once come of a load: Python's collector has nothing to find then.
+_A_LOAD = 1024
 
 #: Texts at the paths of an index.
 Texts = tuple[str, ...]
@@ -151,33 +196,32 @@ Texts = tuple[str, ...]
 Value = TypeVar("Value", bound=Hashable)
 #: A key or a row.
 Record = TypeVar("Record", str, int)
-Postings: TypeAlias = Record | tuple[Record, ...] | immutables.Map[Record, None]
+#: One record, a few (rows as bytes, keys as a tuple), or many.
+Postings: TypeAlias = Record | bytes | tuple[str, ...] | immutables.Map[Record, None]
 Entries: TypeAlias = immutables.Map[Value, Postings[Record]]
 EntriesMutation: TypeAlias = immutables.MapMutation[Value, Postings[Record]]
 
 
 def add(entries: EntriesMutation[Value, Record], value: Value, record: Record) -> None:
     """Enter a record below a value."""
-    postings = entries.get(value)
+    postings: Any = entries.get(value)
     if postings is None:
         entries[value] = record
     elif isinstance(postings, immutables.Map):
         entries[value] = postings.set(record, None)
     else:
-        few: Any = postings if isinstance(postings, tuple) else (postings,)
-        more: tuple[Record, ...] = (*few, record)
-        entries[value] = more if len(more) <= _FEW else immutables.Map(dict.fromkeys(more))
+        entries[value] = _together((*_records(postings), record))
 
 
 def discard(entries: EntriesMutation[Value, Record], value: Value, record: Record) -> None:
     """Take back what :func:`add` entered with the same arguments."""
     postings = entries[value]
-    if isinstance(postings, tuple):
-        rest = tuple(each for each in postings if each != record)
-        entries[value] = rest[0] if len(rest) == 1 else rest
-    elif isinstance(postings, immutables.Map):
+    if isinstance(postings, immutables.Map):
         left = postings.delete(record)
-        entries[value] = tuple(left) if len(left) <= _FEW // 2 else left
+        entries[value] = _together(tuple(left)) if len(left) <= _FEW // 2 else left
+    elif isinstance(postings, (bytes, tuple)):
+        rest = [each for each in _records(postings) if each != record]
+        entries[value] = _together(tuple(rest))
     else:
         del entries[value]
 
@@ -185,9 +229,91 @@ def discard(entries: EntriesMutation[Value, Record], value: Value, record: Recor
 def lookup(entries: Entries[Value, Record], value: Value) -> tuple[Record, ...]:
     """Return the records below a value, in no order."""
     postings = entries.get(value)
-    if postings is None:
-        return ()
+    return () if postings is None else _records(postings)
+
+
+def _records(postings: Any) -> tuple[Any, ...]:
+    """Return the records of postings."""
+    if isinstance(postings, bytes):
+        return struct.unpack(f"<{len(postings) // _ROW_BYTES}I", postings)
     return tuple(postings) if isinstance(postings, (tuple, immutables.Map)) else (postings,)
+
+
+def _together(found: tuple[Any, ...]) -> Any:
+    """Return postings of records, at least one."""
+    if len(found) == 1:
+        return found[0]
+    if len(found) > _FEW:
+        return immutables.Map(dict.fromkeys(found))
+    return struct.pack(f"<{len(found)}I", *found) if isinstance(found[0], int) else found
+
+
+class LedRows:
+    """Rows by the codes of a leading column, for the writer. Not thread-safe.
+
+    Rows that have no code yet gather until somebody looks: a first load brings millions, in
+    no order of their codes, and to enter each by itself would copy what its code has.
+
+    :param number_of: returns the object that is kept of a row
+    """
+
+    __slots__ = ("_codes", "_entries", "_number_of", "_rows")
+
+    def __init__(self, number_of: Callable[[int], int]) -> None:
+        self._number_of = number_of
+        self._entries: key_rows.Transient[int, Postings[int]] = key_rows.Transient()
+        self._codes: list[npt.NDArray[np.int32]] = []
+        self._rows: list[npt.NDArray[np.uint32]] = []
+
+    def enter(self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.intp]) -> None:
+        """Enter rows that have no code; both of shape (n,)."""
+        if len(codes):
+            self._codes.append(codes)
+            self._rows.append(rows.astype("<u4"))
+
+    def move(self, row: int, former: int | None, present: int | None) -> None:
+        """Move a row from one code, if it has one, to another, if it gets one."""
+        entries, number = self._open(), self._number_of(row)
+        if former is not None:
+            discard(entries, former, number)
+        if present is not None:
+            add(entries, vocabulary.shared_number(present), number)
+
+    def freeze(self) -> Entries[int, int]:
+        """Return rows by code, which nothing changes any more."""
+        self._open()
+        return self._entries.freeze()
+
+    def _open(self) -> EntriesMutation[int, int]:
+        entries = self._entries.open()
+        if self._codes:
+            codes, rows = np.concatenate(self._codes), np.concatenate(self._rows)
+            self._codes, self._rows = [], []
+            with collector.at_rest() if len(codes) >= _A_LOAD else contextlib.nullcontext():
+                self._enter_gathered(entries, codes, rows)
+        return entries
+
+    def _enter_gathered(
+        self,
+        entries: EntriesMutation[int, int],
+        codes: npt.NDArray[np.int32],
+        rows: npt.NDArray[np.uint32],
+    ) -> None:
+        order = np.argsort(codes, kind="stable")
+        codes, packed = codes[order], rows[order].tobytes()
+        begins = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist()]
+        ends = [*begins[1:], len(codes)]
+        for code, begin, end in zip(codes[begins].tolist(), begins, ends, strict=True):
+            self._append(entries, code, packed[begin * _ROW_BYTES : end * _ROW_BYTES])
+
+    def _append(self, entries: EntriesMutation[int, int], code: int, rows: bytes) -> None:
+        former = entries.get(code)
+        code = vocabulary.shared_number(code)
+        if former is None and _ROW_BYTES < len(rows) <= _FEW * _ROW_BYTES:
+            entries[code] = rows
+        else:
+            for row in _records(rows):
+                add(entries, code, self._number_of(row))
 
 
 class IndexWriter:
@@ -203,10 +329,12 @@ class IndexWriter:
     ) -> None:
         self._layout = row_layout
         self._vocabularies = vocabularies
-        #: By leading column: code -> rows.
-        self._led: dict[int, key_rows.Transient[int, Postings[int]]] = {
-            column: key_rows.Transient() for column in row_layout.leading
-        }
+        #: Where keys are texts, their maps hold the rows, too: one object then serves both.
+        number_of: Callable[[int], int] = (
+            int if row_layout.namespace.uuid_keys else vocabulary.shared_number
+        )
+        #: By leading column.
+        self._led = {column: LedRows(number_of) for column in row_layout.leading}
         #: By index: texts -> keys.
         self._texts: dict[int, key_rows.Transient[Texts, Postings[str]]] = {
             position: key_rows.Transient() for position in row_layout.by_text
@@ -235,19 +363,19 @@ class IndexWriter:
         :param places: where in the page the values of each offset stand
         :param page: with arrays of codes for texts, and arrays of what is absent
         """
-        for column, transient_entries in self._led.items():
-            entries = transient_entries.open()
+        for column, led in self._led.items():
+            codes, absent = page.cells[column], page.absent[column]
+            if len(offsets) > 1 and not chunk.live[offsets].any():
+                rows = np.array(offsets) + first_row
+                has = ~absent[places]
+                led.enter(codes[places][has], rows[has])
+                continue
             formers = _codes_of(chunk, column, offsets)
-            codes = map(page.cells[column].item, places)
-            flags = map(page.absent[column].item, places)
-            for offset, former, code, lacking in zip(offsets, formers, codes, flags, strict=True):
+            found = zip(map(codes.item, places), map(absent.item, places), strict=True)
+            for offset, former, (code, lacking) in zip(offsets, formers, found, strict=True):
                 present = None if lacking else code
                 if former != present:
-                    row = vocabulary.shared_number(first_row + offset)
-                    if former is not None:
-                        discard(entries, former, row)
-                    if present is not None:
-                        add(entries, vocabulary.shared_number(present), row)
+                    led.move(first_row + offset, former, present)
 
     def index(
         self,
@@ -276,10 +404,9 @@ class IndexWriter:
 
     def forget(self, chunk: record_chunks.Chunk, offset: int, key: str, row: int) -> None:
         """Take a record out of all indexes; its values still stand in the chunk."""
-        for column, entries in self._led.items():
+        for column, led in self._led.items():
             (code,) = _codes_of(chunk, column, [offset])
-            if code is not None:
-                discard(entries.open(), code, row)
+            led.move(row, code, None)
         if chunk.index_values:
             self.index(chunk, offset, key, ())
 

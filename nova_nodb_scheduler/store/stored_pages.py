@@ -11,7 +11,7 @@ A page is complete in itself: codes count the texts that are in it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import column_layout, record_chunks, vocabulary
+from nova_nodb_scheduler.store import column_layout, key_rows, record_chunks, vocabulary
 
 #: Chunks of a page: some 400 kB, and some ms of whoever makes or takes it.
 _CHUNKS_PER_PAGE = 8
@@ -57,6 +57,7 @@ class DumpedDigests:
 class StoredPage:
     """Some rows of one namespace; arrays have shape (n,).
 
+    :param keys: texts, or uuids as bytes where all are kept so
     :param revisions: int64
     :param versions: int64
     :param held: payloads as they are kept, dumped by the packing, each once
@@ -68,7 +69,7 @@ class StoredPage:
     :param digests: None where the namespace makes none
     """
 
-    keys: Sequence[str]
+    keys: Sequence[str] | key_rows.UuidKeys
     revisions: npt.NDArray[np.int64]
     versions: npt.NDArray[np.int64]
     held: Sequence[bytes]
@@ -175,7 +176,6 @@ class _Dump:
         pairs: Sequence[tuple[record_chunks.Chunk, Sequence[int]]],
         digests: DumpedDigests | tuple[()] | None,
     ) -> StoredPage:
-        keys: list[str] = []
         #: Kept meanwhile: the feed's thread packs payloads in place, and the number of an
         #: object that is gone is soon another one's.
         held: dict[int, tuple[int, Any]] = {}
@@ -183,7 +183,6 @@ class _Dump:
         owners: list[int] = []
         for chunk, going in pairs:
             for offset in going:
-                keys.append(chunk.keys[offset] or "")
                 each = chunk.payloads[offset]
                 owner, _each = held.setdefault(id(each), (len(dumps), each))
                 if owner == len(dumps):
@@ -193,7 +192,7 @@ class _Dump:
         # Beside a payload by itself what stood there before may stand.
         alone = np.array([not self._is_bundle(chunk, at) for chunk, g in pairs for at in g])
         return StoredPage(
-            keys=keys,
+            keys=key_rows.given([(chunk.keys, going) for chunk, going in pairs]),
             revisions=_gathered(pairs, lambda chunk: chunk.revisions).astype(np.int64),
             versions=_gathered(pairs, lambda chunk: chunk.versions).astype(np.int64),
             held=dumps,
@@ -253,20 +252,24 @@ class PageTaking:
         self._texts = texts
         self._packing = packing
 
-    def check(self, page: StoredPage, known: Collection[str], most: int) -> None:
-        """Refuse keys and numbers that are none, or are here already.
+    def check(self, page: StoredPage, most: int) -> None:
+        """Refuse keys and numbers that are none.
 
-        :param known: keys that are here
         :param most: greatest revision and version
         :raises ValueError: they are
         """
         count = len(page)
         if not 0 < count <= MOST_ROWS or not self._layout.is_plain:
             raise ValueError(f"a page of {count} rows of namespace {self._namespace.name}")
-        name = self._namespace.name
-        if len(set(page.keys)) != count or any(key in known for key in page.keys):
-            raise ValueError("a key occurs twice")
-        fault = records.first_name_fault(name, page.keys)
+        names: Sequence[str]
+        if isinstance(page.keys, key_rows.UuidKeys):
+            page.keys.check()
+            names = page.keys.samples()
+        else:
+            names = page.keys
+            if len(set(names)) != count:
+                raise ValueError("a key occurs twice")
+        fault = records.first_name_fault(self._namespace.name, names)
         if fault is not None:
             raise ValueError(fault)
         for numbers, least in ((page.revisions, 1), (page.versions, 0)):

@@ -6,6 +6,7 @@ import http.client
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 
 import pymysql
 import rich.console
@@ -44,6 +45,18 @@ class Campaign:
             if not self._given.keep:
                 self._running.stop()
         return failures
+
+    @contextlib.contextmanager
+    def serving(self, hosts: int) -> Iterator[servers.Servers]:
+        """Serve one size's MariaDB and Placement, and end them; its data are made if needed."""
+        try:
+            self._running.start_mariadb()
+            self._populate(hosts)
+            self._serve_placement(hosts)
+            yield self._running
+        finally:
+            if not self._given.keep:
+                self._running.stop()
 
     def _size(self, hosts: int) -> list[str]:
         try:

@@ -139,14 +139,17 @@ class Measuring:
             found[name] = floor.measure(self._scene.running, alone, count, self._scene.consumers)
         return found
 
-    def together(self) -> dict[str, Any]:
-        """Measure how much all schedulers decide at once, four requests at a time each."""
-        self._scene.say(f"{len(self._schedulers)} schedulers x {_THREADS} threads")
+    def together(self, threads: int = _THREADS) -> dict[str, Any]:
+        """Measure how much all schedulers decide at once.
+
+        :param threads: requests at a time of each
+        """
+        self._scene.say(f"{len(self._schedulers)} schedulers x {threads} threads")
         both = self._meters_of(self._schedulers)
         before = both.read()
         seconds = self._scene.durations.seconds / 2
         for number, each in enumerate(self._schedulers):
-            each.send("run", requests=10**6, seconds=seconds, seed=100 + number, threads=_THREADS)
+            each.send("run", requests=10**6, seconds=seconds, seed=100 + number, threads=threads)
         ran = [each.receive(seconds + _GRACE_SECONDS) for each in self._schedulers]
         usage = both.since(before)
         for each in ran:
@@ -160,7 +163,7 @@ class Measuring:
                 errors[name] = errors.get(name, 0) + count
         return {
             "schedulers": len(self._schedulers),
-            "threads_each": _THREADS,
+            "threads_each": threads,
             "decisions": decided,
             "decisions_per_second": decided / wall_seconds,
             "errors": errors,

@@ -56,6 +56,7 @@ class Options:
     core: bool
     fit: bool
     start: bool
+    servers_per_host: int | None
     populate_only: bool
     restart: bool
     restart_rate: float
@@ -158,6 +159,12 @@ def parse(arguments: list[str] | None = None) -> Options:
         help="host states of a scheduler that starts, from SQLite and from a checkpoint: no Nova, "
         "no servers",
     )
+    add(
+        "--servers-per-host",
+        type=_count,
+        metavar="N",
+        help="servers of each host of --start (0 to 8, about four)",
+    )
     add("--populate-only", action="store_true", help="make the data of each size, measure nothing")
     add(
         "--restart",
@@ -191,6 +198,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         core=given.core,
         fit=given.fit,
         start=given.start,
+        servers_per_host=given.servers_per_host,
         populate_only=given.populate_only,
         restart=given.restart,
         restart_rate=given.restart_rate,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,7 +14,11 @@ from oslo_upgradecheck import upgradecheck
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, configuration, guard
 from nova_nodb_scheduler.cmd.overview import deployment, node_cells, process_reports
-from nova_nodb_scheduler.cmd.upgrade_check import checkpoint_judgements, judgements
+from nova_nodb_scheduler.cmd.upgrade_check import (
+    checkpoint_judgements,
+    judgements,
+    worker_judgements,
+)
 from nova_nodb_scheduler.conf import nodb
 from nova_nodb_scheduler.placement_adapter import guard_header
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -403,6 +408,18 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         return judgements.result(findings)
 
     @_stopped_by_errors
+    def check_workers(self) -> upgradecheck.Result:
+        """Did somebody choose how many scheduler workers hold all hosts?"""
+        workers = self.plugin.conf.scheduler.workers
+        if not self.plugin.replaces_scheduler():
+            return upgradecheck.Result(Code.SUCCESS, "Nova's own scheduler decides.")
+        # Whoever chose a number need not be told what others would hold.
+        known = None if workers or self.found.error is not None else self.found
+        return judgements.result(
+            [worker_judgements.judge_workers(workers, os.cpu_count() or 1, known)]
+        )
+
+    @_stopped_by_errors
     def check_placement_guard(self) -> upgradecheck.Result:
         """Does the Placement in use keep writers that race from over-committing?"""
         try:
@@ -429,6 +446,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Mirror of Placement", check_mirror),
         ("Guard of Placement", check_placement_guard),
         ("Checkpoint of host states", check_checkpoint),
+        ("Scheduler workers", check_workers),
     )
 
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import orjson
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import stored_pages
+from nova_nodb_scheduler.store import key_rows, stored_pages
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.wire import decoded_sizes
 
 #: The last byte is the version of the format.
-MAGIC = b"NODBCKP\x01"
+MAGIC = b"NODBCKP\x02"
 HEADER, ROWS, RECORDS, END = 1, 2, 3, 4
 
 #: Kind, length of the body, checksum of both and the body.
@@ -219,9 +219,15 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
         else column.dtype.str
         for name, column in page.columns.items()
     }
-    meta = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
-    parts: list[bytes] = [orjson.dumps({**meta, "digests": page.digests is not None})]
-    parts += [_joined(page.keys), page.revisions.tobytes(), page.versions.tobytes()]
+    meta: dict[str, Any] = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
+    meta |= {"digests": page.digests is not None, "suffixes": None}
+    if isinstance(page.keys, key_rows.UuidKeys):
+        keys = page.keys.tobytes()
+        meta["suffixes"] = list(page.keys.suffixes)
+    else:
+        keys = _joined(page.keys)
+    parts: list[bytes] = [orjson.dumps(meta), keys]
+    parts += [page.revisions.tobytes(), page.versions.tobytes()]
     parts += _many(page.held)
     parts += [page.owners.tobytes(), page.places.tobytes(), page.dictionary]
     for column in page.columns.values():
@@ -237,7 +243,8 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
 def _rows_of(body: bytes) -> tuple[str, stored_pages.StoredPage]:
     parts = _Parts(body)
     meta = orjson.loads(decoded_sizes.page_text(parts.next()))
-    keys = _split(parts.next())
+    suffixes = meta["suffixes"]
+    keys = _split(parts.next()) if suffixes is None else _uuid_keys(parts.next(), suffixes)
     revisions, versions = parts.array(np.int64), parts.array(np.int64)
     held = parts.many()
     owners, places = parts.array(np.int32), parts.array(np.uint8)
@@ -306,6 +313,18 @@ def _split(joined: bytes) -> list[str]:
     if joined.count(_BETWEEN.encode()) >= stored_pages.MOST_ROWS:
         raise ValueError(f"a page of more than {stored_pages.MOST_ROWS} keys")
     return joined.decode().split(_BETWEEN)
+
+
+_UUID_BYTES = 16
+
+
+def _uuid_keys(body: bytes, suffixes: Any) -> key_rows.UuidKeys:
+    count, rest = divmod(len(body), _UUID_BYTES + 1)
+    if rest or type(suffixes) is not list:
+        raise ValueError("its keys are none")
+    found = np.frombuffer(body, np.uint8)
+    uuids = found[: count * _UUID_BYTES].reshape(count, _UUID_BYTES)
+    return key_rows.UuidKeys(uuids, found[count * _UUID_BYTES :], suffixes)
 
 
 def _many(values: Sequence[bytes]) -> list[bytes]:

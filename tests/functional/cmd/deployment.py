@@ -64,6 +64,7 @@ class Deployment(fixtures.Fixture):  # type: ignore[misc]  # untyped library
                 "auth_type": "none",
                 "endpoint_override": f"http://127.0.0.1:{troubles.closed_port()}/placement",
             },
+            "scheduler": {"workers": "1"},
             "nodb_scheduler": {"synchronizer": "sqlalchemy", "reporter_bound_seconds": "3600"},
             "nodb_sqlalchemy": {"connection": self.store},
         }

@@ -5,6 +5,7 @@ import sys
 
 import hypothesis
 import immutables
+import numpy as np
 import testtools
 from hypothesis import strategies as st
 
@@ -46,5 +47,50 @@ class PostingsTest(testtools.TestCase):
 
     def test_the_servers_of_a_usual_host_cost_no_map(self):
         held = filled(20).finish()[7]
-        self.assertIsInstance(held, tuple)
-        self.assertLess(sys.getsizeof(held) / 20, 12)
+        self.assertIsInstance(held, bytes)
+        self.assertLess(sys.getsizeof(held) / 20, 6)
+
+
+class LedRowsTest(testtools.TestCase):
+    @hypothesis.settings(deadline=None, max_examples=100)
+    @hypothesis.given(
+        st.lists(
+            st.one_of(
+                st.lists(st.integers(0, 3) | st.none(), min_size=1, max_size=MANY),
+                st.tuples(st.integers(0, 2 * MANY), st.integers(0, 3) | st.none()),
+                st.just("look"),
+            ),
+            max_size=20,
+        )
+    )
+    def test_rows_that_gather_are_found_as_if_each_had_been_entered(self, steps):
+        led, model = record_index.LedRows(int), {}
+        seen = []
+        for step in [*steps, "look"]:
+            if step == "look":
+                seen.append((led.freeze(), dict(model)))
+            elif isinstance(step, list):
+                rows = np.arange(len(model), len(model) + len(step))
+                has = np.array([code is not None for code in step])
+                codes = np.array([code or 0 for code in step], np.int32)
+                led.enter(codes[has], rows[has])
+                model.update(zip(rows.tolist(), step, strict=True))
+            elif step[0] in model:
+                row, code = step
+                if model[row] != code:
+                    led.move(row, model[row], code)
+                    model[row] = code
+        for held, then in seen:
+            for code in range(4):
+                expected = {row for row, own in then.items() if own == code}
+                self.assertEqual(sorted(expected), sorted(record_index.lookup(held, code)))
+
+    def test_servers_that_come_in_any_order_take_six_bytes_each_below_their_hosts(self):
+        led = record_index.LedRows(int)
+        hosts = np.random.default_rng(1).permutation(np.arange(20_000, dtype=np.int32) % 1000)
+        for first in range(0, 20_000, 256):
+            part = hosts[first : first + 256]
+            led.enter(part, np.arange(first, first + len(part)))
+        held = led.freeze()
+        self.assertEqual({20}, {len(record_index.lookup(held, host)) for host in range(1000)})
+        self.assertLess(sum(map(sys.getsizeof, held.values())) / 20_000, 6)

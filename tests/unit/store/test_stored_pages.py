@@ -4,7 +4,11 @@
 import itertools
 import math
 import os
+import sys
+import uuid
 
+import attrs
+import fixtures
 import numpy as np
 import testtools
 from hypothesis import HealthCheck, given, settings
@@ -13,13 +17,24 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import declarations, host_state_store, stored_pages
+from nova_nodb_scheduler.store import declarations, host_state_store, key_rows, stored_pages
+from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_format
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.unit.scheduling import hosts
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))
 KEYS = [f"k{number}" for number in range(6)]
+#: A server's, in two cells, and what looks like it.
+KEYS += [
+    f"{uuid.UUID(int=number)}{suffix}"
+    for number in (1, 2**100)
+    for suffix in ("@cell", "@another", "")
+]
+KEYS += [f"{uuid.UUID(int=255)}@cell".upper(), f"{uuid.UUID(int=3).hex}@cell"]
+#: To restore a server: a look whether its key is here, its entry, its key and payload in a chunk.
+#: There were 58 when a key was a text in between.
+CALLS_A_SERVER = 25
 #: Longer than a payload that stays as it is.
 TEXT = "x" * 400
 
@@ -292,3 +307,115 @@ class PackedMeanwhileTest(testtools.TestCase):
         other.restore(namespace.name, page)
         after = other.snapshot().namespace(namespace.name)
         self.assertEqual(expected, dict(after.states()))
+
+
+def servers(count, cells=("cell", "another")):
+    """Return a store of servers with the keys that reporters give them."""
+    store = make_store()
+    changes = [
+        (
+            known_namespaces.INSTANCES,
+            f"{uuid.UUID(int=n << 64 | 7)}@{cells[n % len(cells)]}",
+            n % 200,
+            0,
+        )
+        for n in range(count)
+    ]
+    CarriedTest.play(store, changes, 0)
+    return store
+
+
+class ServersTest(testtools.TestCase):
+    def test_a_file_holds_seventeen_bytes_of_a_key(self):
+        store = servers(2000)
+        [page] = store.snapshot().namespace("instances").pages()
+        self.assertIsInstance(page.keys, key_rows.UuidKeys)
+        self.assertEqual(17 * 2000, page.keys.uuids.nbytes + page.keys.codes.nbytes)
+        kind, body = checkpoint_format.page_frame("instances", page)
+        _name, read = checkpoint_format.page_of(kind, body)
+        self.assertEqual(list(page.keys), list(read.keys))
+        CarriedTest("check_same").check_same(store, carry(store))
+
+    def test_cells_without_a_code_here_keep_their_texts(self):
+        store = servers(300, cells=[f"c{number}" for number in range(5)])
+        [page] = store.snapshot().namespace("instances").pages()
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.key_rows._MOST_SUFFIXES", 3)
+        )
+        other = make_store()
+        self.assertRaises(ValueError, other.restore, "instances", page)
+        other.restore("instances", attrs.evolve(page, keys=list(page.keys)))
+        CarriedTest("check_same").check_same(store, other)
+        # And one that has no codes left for what comes.
+        third = make_store()
+        full = [(known_namespaces.INSTANCES, f"{uuid.UUID(int=n)}@x{n}", n, 0) for n in range(3)]
+        version = CarriedTest.play(third, full, 0)
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.key_rows._MOST_SUFFIXES", 9)
+        )
+        packing = third._tables["instances"]._contents.rows.key_packing
+        packing._codes.update({f"@y{n}": 99 for n in range(9)})
+        third.restore("instances", page)
+        view = third.snapshot().namespace("instances")
+        self.assertEqual(version + 300, len(set(view.keys())))
+        self.assertEqual(set(page.keys), set(filter(lambda key: "@c" in key, view.keys())))
+
+    def test_keys_that_cannot_be_believed_change_nothing(self):
+        store = servers(100)
+        [page] = store.snapshot().namespace("instances").pages()
+        keys = page.keys
+        twice = keys.uuids.copy()
+        twice[2] = twice[0]
+        here = make_store()
+        here.restore("instances", page)
+        before = here.snapshot()
+        for changed in (
+            attrs.evolve(keys, uuids=twice),
+            attrs.evolve(keys, uuids=keys.uuids[:, :15]),
+            attrs.evolve(keys, uuids=keys.uuids.astype(np.int64)),
+            attrs.evolve(keys, codes=keys.codes[1:]),
+            attrs.evolve(keys, codes=keys.codes.astype(np.int32)),
+            attrs.evolve(keys, codes=keys.codes + np.uint8(1)),
+            attrs.evolve(keys, suffixes=["@cell", "@cell"]),
+            attrs.evolve(keys, suffixes=["@cell", 5]),
+            attrs.evolve(keys, suffixes=["@cell", "@a\x00b"]),
+            attrs.evolve(keys, suffixes=["@cell", "@" * 255]),
+            attrs.evolve(keys, suffixes=[f"@{number}" for number in range(300)]),
+            attrs.evolve(keys, uuids=keys.uuids[1:], codes=keys.codes[1:]),
+            keys,
+        ):
+            evolved = attrs.evolve(page, keys=changed)
+            other = here if changed is keys else make_store()
+            self.assertRaises(stored_pages.UNFIT, other.restore, "instances", evolved)
+            expected = 100 if changed is keys else 0
+            self.assertEqual(expected, len(other.snapshot().namespace("instances")))
+        self.assertIs(before, here.snapshot())
+
+    def test_a_namespace_that_keeps_texts_takes_texts(self):
+        [page] = servers(100).snapshot().namespace("instances").pages()
+        plain = attrs.evolve(known_namespaces.INSTANCES, uuid_keys=False)
+        other = host_state_store.HostStateStore(
+            [plain], codec.decode_state, packing=payload_packing.DictionaryPacking
+        )
+        other.restore("instances", page)
+        self.assertEqual(set(page.keys), set(other.snapshot().namespace("instances").keys()))
+
+    def test_a_server_is_restored_by_few_calls(self):
+        store = servers(4096)
+        pages = list(store.snapshot().namespace("instances").pages())
+        other = make_store()
+        calls = 0
+
+        def count(_frame, event, _argument):
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            for page in pages:
+                other.restore("instances", page)
+            other.snapshot()
+        finally:
+            sys.setprofile(None)
+        self.assertEqual(4096, len(other.snapshot().namespace("instances")))
+        self.assertLess(calls / 4096, CALLS_A_SERVER)

@@ -231,6 +231,7 @@ class Scheduler:
         return {
             "memory_mb": serving.resident_mb(),
             "memory_mb_peak": peak,
+            "own_memory_mb": serving.own_mb(),
             "is_plugin": self._is_plugin,
         }
 

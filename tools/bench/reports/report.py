@@ -93,7 +93,8 @@ def _core_table(core: list[dict[str, Any]]) -> rich.table.Table:
 #: What is told of each start, in its order.
 _OF_A_START = (
     *("states_seconds", "states_cpu_seconds", "columns_seconds", "columns_cpu_seconds"),
-    *("checkpoint_seconds", "checkpoint_cpu_seconds", "checkpoint_mb", "memory_mb", "records"),
+    *("checkpoint_seconds", "checkpoint_cpu_seconds", "checkpoint_mb", "memory_mb"),
+    *("memory_mb_peak", "records"),
 )
 
 

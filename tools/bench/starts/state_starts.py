@@ -15,6 +15,7 @@ import itertools
 import multiprocessing
 import os
 import pathlib
+import resource
 import shutil
 import threading
 import time
@@ -34,7 +35,7 @@ from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy
 from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tools.bench.clouds import cluster as cluster_module
-from tools.bench.clouds import core_hosts
+from tools.bench.clouds import core_hosts, crowded
 from tools.bench.processes import serving
 
 _WRITES_AT_ONCE = 500
@@ -42,14 +43,16 @@ _WRITES_AT_ONCE = 500
 _TRIALS = 2
 
 
-def measure(hosts: int, state: pathlib.Path) -> dict[str, Any]:
+def measure(hosts: int, state: pathlib.Path, servers_per_host: int | None = None) -> dict[str, Any]:
     """Measure one size.
 
     :param state: where the records are kept between runs
+    :param servers_per_host: of each; None: about four, as elsewhere
     """
-    directory = state / f"starts-{hosts}"
+    kept = f"starts-{hosts}" if servers_per_host is None else f"starts-{hosts}-{servers_per_host}"
+    directory = state / kept
     directory.mkdir(parents=True, exist_ok=True)
-    _apart(_fill, hosts, directory)
+    _apart(_fill, hosts, servers_per_host, directory)
     checkpoint = directory / "checkpoint"
     found: dict[str, Any] = {"hosts": hosts, "load": os.getloadavg()[0]}
     for name in ("without", "with"):
@@ -83,7 +86,7 @@ def _open(directory: pathlib.Path) -> sqlalchemy.SQLAlchemySynchronizer:
     return synchronizer
 
 
-def _fill(hosts: int, directory: pathlib.Path) -> None:
+def _fill(hosts: int, servers_per_host: int | None, directory: pathlib.Path) -> None:
     """Write the records, unless a former run did."""
     whole = directory / "whole"
     if whole.exists():
@@ -91,7 +94,10 @@ def _fill(hosts: int, directory: pathlib.Path) -> None:
     from tools.bench.clouds import feed_records
 
     synchronizer = _open(directory)
-    writes = feed_records.writes(cluster_module.Cluster(hosts))
+    made = cluster_module.Cluster(hosts)
+    if servers_per_host is not None:
+        made = crowded.CrowdedCluster(hosts, servers_per_host=servers_per_host)
+    writes = feed_records.writes(made)
     while batch := list(itertools.islice(writes, _WRITES_AT_ONCE)):
         synchronizer.write(batch)
     synchronizer.close()
@@ -143,6 +149,7 @@ def _start(directory: pathlib.Path, checkpoint_directory: pathlib.Path) -> dict[
     collector.settle()
     found |= clock.lap("columns")
     found["memory_mb"] = serving.resident_mb()
+    found["memory_mb_peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found["began"] = checkpoint.status.start
     writer = checkpoint_writer.CheckpointWriter(checkpoint, follower.feed_moment)
     clock.lap("")

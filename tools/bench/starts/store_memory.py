@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
-import random
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-
-import attrs
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.wire import codec, payload_packing
-from tools.bench.clouds import cluster, feed_records
+from tools.bench.clouds import crowded, feed_records
 
 _NAMESPACES = (
     known_namespaces.COMPUTE_NODES,
@@ -35,29 +30,6 @@ _NAMESPACES = (
 _PAGE = 512
 
 
-class _Crowded(cluster.Cluster):
-    """Hosts with so many servers each, the same ones each time."""
-
-    servers_per_host = 20
-
-    def hosts(self) -> Iterator[cluster.Host]:
-        drawn = random.Random(1)
-        numbers = itertools.count(1)
-        for host in super().hosts():
-            servers = tuple(
-                cluster.Instance(
-                    next(numbers),
-                    str(uuid.UUID(int=drawn.getrandbits(128), version=4)),
-                    drawn.randrange(2000),
-                    2,
-                    4096,
-                    20,
-                )
-                for _ in range(self.servers_per_host)
-            )
-            yield attrs.evolve(host, instances=servers)
-
-
 def _resident_bytes() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS"):
@@ -67,7 +39,7 @@ def _resident_bytes() -> int:
 
 def _pages(hosts: int, namespace: str) -> Iterator[list[records.Change]]:
     page: list[records.Change] = []
-    for version, write in enumerate(feed_records.writes(_Crowded(hosts)), 1):
+    for version, write in enumerate(feed_records.writes(crowded.CrowdedCluster(hosts)), 1):
         if write.key.namespace == namespace:
             decoded = codec.decode(write.payload)
             record = records.Record(write.key, 1, version, write.payload)

@@ -118,7 +118,7 @@ class TestDamage(Case):
         self.check_refused(RefusalReason.DAMAGED, "twice")
 
     def test_another_format_is_not_read(self):
-        self.write(self.sound[:7] + b"\x02" + self.sound[8:])
+        self.write(self.sound[:7] + b"\x01" + self.sound[8:])
         self.check_refused(RefusalReason.DAMAGED)
         self.write(b"SQLite format 3\0" + bytes(4096))
         self.check_refused(RefusalReason.DAMAGED)
