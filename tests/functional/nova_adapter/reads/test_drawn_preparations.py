@@ -227,3 +227,28 @@ class PreparedRequestsTest(base.BaseTestCase):
             again._changed_fields -= {"instance_uuid", "num_instances"}
             found = found[0], _plain(again)
         self.assertEqual(expected, found, step)
+
+    def test_what_must_be_seen_of_each_request_has_nova_prepare_each(self) -> None:
+        def of_another_name(context: Any, spec: Any) -> bool:
+            return False
+
+        others = [*request_filter.ALL_REQUEST_FILTERS, of_another_name]
+        cases_of = {
+            # Nova warns of each.
+            "logged": (f"{request_filter.__name__}.MIN_COMPUTE_VERSION_OWNER_TRAIT", 1000),
+            "unknown filter": (f"{request_filter.__name__}.ALL_REQUEST_FILTERS", others),
+            "unknown release": (f"{prepared_requests.__name__}._ARE_KNOWN", False),
+        }
+
+        @running.settings(share=0.1)
+        @hypothesis.given(cluster_strategies.clusters(), request_strategies.requests(()))
+        def compare(cluster: cases.Cluster, asked: request_strategies.Asked) -> None:
+            worker = plugin.Plugin(cluster)
+            for name, (place, value) in cases_of.items():
+                self.built.clear()
+                with fixtures.MonkeyPatch(place, value), stock.databases_of(cluster):
+                    self.compare(Step(asked, {}, cluster), worker)
+                self.assertEqual(0, self.remembered, name)
+
+        compare()
+        self.assertGreater(self.ran, 0)
