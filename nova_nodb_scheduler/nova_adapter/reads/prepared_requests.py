@@ -11,7 +11,7 @@ equal in all that they read: the fields of the RequestSpec but those that none o
 reads, their options, and the records that stand for Nova's tables. What cannot be told
 by that goes Nova's way each time: a field of another form, a port, a forced host, a
 request filter that is not known here. So does what Nova logs anything about, for it says
-that of each request.
+that of each request. So does everything where Nova's code is not that of a release.
 
 Both functions are replaced as those of :mod:`.database_reads` are, and act only within a
 request that is decided from memory. What is remembered is never what a request is given:
@@ -34,37 +34,29 @@ from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 from oslo_versionedobjects import fields
 
+from nova_nodb_scheduler.nova_adapter import code_fingerprints
 from nova_nodb_scheduler.nova_adapter.reads import database_reads, request_views
 
 CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
 
 _process = request_filter.process_reqspec
 _resources = scheduler_utils.resources_from_request_spec
 
-#: Request filters of Nova 31 to 34: they read nothing but what :func:`_key_of` returns.
-_KNOWN_FILTERS = frozenset(
-    (
-        "accelerators_filter",
-        "compute_status_filter",
-        "ephemeral_encryption_filter",
-        "isolate_aggregates",
-        "map_az_to_placement_aggregate",
-        "owner_nova_filter",
-        "packed_virtqueue_filter",
-        "remote_managed_ports_filter",
-        "require_image_type_support",
-        "require_tenant_aggregate",
-        "routed_networks_filter",
-        "tpm_secret_security_filter",
-        "transform_image_metadata",
-        "virtio_sound_filter",
-    )
-)
 _FILTERS = list(request_filter.ALL_REQUEST_FILTERS)
-_ARE_KNOWN = all(
-    each.__module__ == request_filter.__name__ and each.__name__ in _KNOWN_FILTERS
-    for each in _FILTERS
-)
+
+#: By name: the fingerprints of Nova 31 to 34, which read nothing but what :func:`_key_of`
+#: returns.
+_KNOWN: Mapping[str, frozenset[str]] = {
+    "nova.scheduler.request_filter": frozenset(
+        ["03f2e7c642950e04", "473811883845b32d", "03d77691d8fcb1c4", "c437c7c312aff0ea"]
+    ),
+    "nova.scheduler.utils.ResourceRequest": frozenset(
+        ["2a26f642293a5c9d", "f3d6991b779a23ec", "77768fc626b0673a", "a235dd8ef0c77eed"]
+    ),
+    "nova.scheduler.utils.request_is_rebuild": frozenset(["8026b6638dcfa63b"]),
+    "nova.scheduler.utils.resources_from_request_spec": frozenset(["9c5763c3ba7a8645"]),
+}
 
 #: Options of [scheduler] that Nova's functions read, of those that this release has.
 _OPTIONS = tuple(
@@ -141,6 +133,36 @@ _LOGGERS = tuple(
         ),
     )
 )
+
+
+@functools.cache
+def _unknown() -> tuple[str, ...]:
+    """Return what of Nova's is not as it was released, so that nothing can be remembered of it."""
+    looked_at = {
+        "nova.scheduler.request_filter": request_filter,
+        "nova.scheduler.utils.ResourceRequest": scheduler_utils.ResourceRequest,
+        "nova.scheduler.utils.request_is_rebuild": scheduler_utils.request_is_rebuild,
+        "nova.scheduler.utils.resources_from_request_spec": _resources,
+    }
+    names = [
+        name
+        for name, code in looked_at.items()
+        if code_fingerprints.fingerprint(code) not in _KNOWN[name]
+    ]
+    own = request_filter.__file__
+    # Somebody else's has another file, and so has what he wraps one of Nova's with.
+    names += [each.__name__ for each in _FILTERS if _file_of(each) != own]
+    if names:
+        LOG.info(
+            "Nova prepares each request anew, for this is not as it was released: %(names)s",
+            {"names": ", ".join(names)},
+        )
+    return tuple(names)
+
+
+def _file_of(function: Any) -> str | None:
+    code = getattr(function, "__code__", None)
+    return None if code is None else str(code.co_filename)
 
 
 class _Unlike(Exception):
@@ -304,7 +326,7 @@ _Key = tuple[Any, ...]
 def _key_of(view: request_views.RequestView, spec: Any) -> _Key | None:
     """Return what Nova's functions read, beside the records; None where that is not known."""
     if (
-        not _ARE_KNOWN
+        _unknown()
         or request_filter.ALL_REQUEST_FILTERS != _FILTERS
         or view.missed
         or view.proof.missing
@@ -425,3 +447,5 @@ def install() -> None:
         request_filter.process_reqspec = process_reqspec
     if scheduler_utils.resources_from_request_spec is _resources:
         scheduler_utils.resources_from_request_spec = resources_from_request_spec
+    # Now, and not while the first request waits.
+    _unknown()

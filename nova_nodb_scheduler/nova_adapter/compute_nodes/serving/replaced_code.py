@@ -3,17 +3,11 @@
 
 The replacements were written against these functions, and against what they call. One
 that differs, by a patch of a distribution or by another plugin, may mean something else:
-then nothing is replaced, and the function is named. A fingerprint is of the code's tokens;
-comments, documentation and layout are not in it, and it is the same for all Pythons.
+then nothing is replaced, and the function is named.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,18 +16,7 @@ from nova.db.main import models
 from nova.objects import compute_node as nova_compute_node
 
 from nova_nodb_scheduler import errors
-
-_LAYOUT = frozenset(
-    [
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENCODING,
-        tokenize.ENDMARKER,
-    ]
-)
+from nova_nodb_scheduler.nova_adapter import code_fingerprints
 
 
 class UnknownCode(errors.NodbError):
@@ -105,43 +88,6 @@ def looked_at() -> dict[str, Any]:
     }
 
 
-_TRIES = 5
-
-
-def fingerprint(code: Any) -> str:
-    """Return the fingerprint of a function, behind its decorators, or of a class.
-
-    Empty where there is no source to be read.
-    """
-    for _ in range(_TRIES):
-        try:
-            return fingerprint_of_source(inspect.getsource(inspect.unwrap(code)))
-        except SystemError:
-            # Python's own, where another thread makes a syntax tree at the same moment
-            # ("AST constructor recursion depth mismatch"); it says nothing about the code.
-            continue
-        except (OSError, TypeError):
-            break
-    return ""
-
-
-def fingerprint_of_source(source: str) -> str:
-    """Return the fingerprint of a source text, its decorators included."""
-    kept: list[str] = []
-    begins = True
-    tokens = tokenize.generate_tokens(io.StringIO(textwrap.dedent(source)).readline)
-    for token in tokens:
-        if token.type in _LAYOUT:
-            begins = begins or token.type in (tokenize.NEWLINE, tokenize.INDENT)
-            continue
-        if token.type == tokenize.STRING and begins:
-            # Documentation: a statement that is a text.
-            continue
-        begins = False
-        kept.append(token.string)
-    return hashlib.sha256(" ".join(kept).encode()).hexdigest()[:16]
-
-
 def check(known: Mapping[str, frozenset[str]] | None = None) -> None:
     """Refuse to replace what is not known.
 
@@ -151,7 +97,7 @@ def check(known: Mapping[str, frozenset[str]] | None = None) -> None:
     unknown = sorted(
         name
         for name, code in looked_at().items()
-        if fingerprint(code) not in accepted.get(name, frozenset())
+        if code_fingerprints.fingerprint(code) not in accepted.get(name, frozenset())
     )
     if unknown:
         raise UnknownCode(", ".join(unknown))

@@ -237,7 +237,7 @@ class PreparedRequestsTest(base.BaseTestCase):
             # Nova warns of each.
             "logged": (f"{request_filter.__name__}.MIN_COMPUTE_VERSION_OWNER_TRAIT", 1000),
             "unknown filter": (f"{request_filter.__name__}.ALL_REQUEST_FILTERS", others),
-            "unknown release": (f"{prepared_requests.__name__}._ARE_KNOWN", False),
+            "unknown release": (f"{prepared_requests.__name__}._unknown", lambda: ("what",)),
         }
 
         @running.settings(share=0.1)

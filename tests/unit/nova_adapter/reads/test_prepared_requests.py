@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import fixtures
 import hypothesis
 import nova.conf
+import testtools
 from hypothesis import strategies as st
 from nova import context as nova_context
 from nova import objects
@@ -503,3 +505,37 @@ class PreparedRequestsTest(PreparedCase):
         with futures.ThreadPoolExecutor(4) as pool:
             for future in [pool.submit(self.compare, asked[n % 4]) for n in range(80)]:
                 future.result()
+
+
+class KnownCodeTest(testtools.TestCase):
+    """Only of Nova's code as it was released is anything remembered."""
+
+    def unknown(self) -> tuple[str, ...]:
+        return prepared_requests._unknown.__wrapped__()
+
+    def patched(self, place: str, value: Any) -> tuple[str, ...]:
+        with fixtures.MonkeyPatch(place, value):
+            return self.unknown()
+
+    def test_what_was_released_is_known(self) -> None:
+        self.assertEqual((), self.unknown())
+
+    def test_a_function_that_was_patched_is_named(self) -> None:
+        self.assertEqual(
+            ("nova.scheduler.utils.request_is_rebuild",),
+            self.patched("nova.scheduler.utils.request_is_rebuild", lambda spec: False),
+        )
+
+    def test_somebody_elses_filter_is_named_and_so_is_what_he_wraps_one_with(self) -> None:
+        def fast_disks(context: Any, spec: Any) -> bool:
+            return False
+
+        @functools.wraps(request_filter.isolate_aggregates)
+        def wrapping(context: Any, spec: Any) -> bool:
+            return bool(request_filter.isolate_aggregates(context, spec))
+
+        filters = [*request_filter.ALL_REQUEST_FILTERS, fast_disks, wrapping]
+        self.assertEqual(
+            ("fast_disks", "isolate_aggregates"),
+            self.patched(f"{prepared_requests.__name__}._FILTERS", filters),
+        )

@@ -18,6 +18,7 @@ from nova.db.main import api as main_db
 from nova.objects import compute_node as nova_compute_node
 from oslo_db import exception as db_exception
 
+from nova_nodb_scheduler.nova_adapter import code_fingerprints
 from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records, table_copy
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import replaced_code, served_functions
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
@@ -88,26 +89,28 @@ class InstalledTest(ServedCase):
         one = 'def f(a):\n    """Told."""\n    return a + "b"  # why\n'
         other = 'def f(a):\n\n    return a + \\\n        "b"\n'
         self.assertEqual(
-            replaced_code.fingerprint_of_source(one), replaced_code.fingerprint_of_source(other)
+            code_fingerprints.fingerprint_of_source(one),
+            code_fingerprints.fingerprint_of_source(other),
         )
         changed = one.replace('"b"', '"c"')
         self.assertNotEqual(
-            replaced_code.fingerprint_of_source(one), replaced_code.fingerprint_of_source(changed)
+            code_fingerprints.fingerprint_of_source(one),
+            code_fingerprints.fingerprint_of_source(changed),
         )
 
     def test_python_s_own_fault_while_others_parse_says_nothing_about_the_code(self) -> None:
-        known = replaced_code.fingerprint(main_db.compute_node_get)
-        source = replaced_code.inspect.getsource
+        known = code_fingerprints.fingerprint(main_db.compute_node_get)
+        source = code_fingerprints.inspect.getsource
         fault = SystemError("AST constructor recursion depth mismatch (before=93, after=99)")
         answers = [fault, source(inspect.unwrap(main_db.compute_node_get))]
         with mock.patch.object(
-            replaced_code.inspect, "getsource", autospec=True, side_effect=answers
+            code_fingerprints.inspect, "getsource", autospec=True, side_effect=answers
         ):
-            self.assertEqual(known, replaced_code.fingerprint(source))
+            self.assertEqual(known, code_fingerprints.fingerprint(source))
         with mock.patch.object(
-            replaced_code.inspect, "getsource", autospec=True, side_effect=fault
+            code_fingerprints.inspect, "getsource", autospec=True, side_effect=fault
         ):
-            self.assertEqual("", replaced_code.fingerprint(source))
+            self.assertEqual("", code_fingerprints.fingerprint(source))
 
     def test_nova_s_objects_go_through_it(self) -> None:
         self.install()
