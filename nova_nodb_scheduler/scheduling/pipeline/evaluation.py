@@ -112,10 +112,17 @@ class Evaluation:
         self._unranked.update(rows.tolist())
         if not self.weighers:
             return
-        raw = np.where(former == self.last, self.raw[:, rows], np.nan)
+        blocks = np.unique(rows // _BLOCK)
+        # To look through one block costs no more than to see whether that is needed.
+        raw = None
+        if len(blocks) > 1:
+            raw = np.where(former == self.last, self.raw[:, rows], np.nan)
         if passing.any():
             self._weigh(steps, frame, rows if passing.all() else rows[passing])
-        self._follow_extremes(rows, raw, np.where(passing, self.raw[:, rows], np.nan))
+        if raw is None:
+            self._renew_extremes(blocks)
+        else:
+            self._follow_extremes(rows, raw, np.where(passing, self.raw[:, rows], np.nan))
 
     def _weigh(
         self,
