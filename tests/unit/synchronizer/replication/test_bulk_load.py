@@ -115,7 +115,7 @@ class BulkLoadTest(testtools.TestCase):
         self.assertEqual(HOSTS, len(feed.frame))
         self.assertTrue(gc.isenabled())
         # One for each hundred objects would be some fifty.
-        self.assertThat(len(collections), matchers.LessThan(10))
+        self.assertThat(len(collections), matchers.LessThan(20))
 
     def test_columns_that_are_filled_alone_are_settled_once(self):
         for name, value in (("_settled_at", None), ("_is_settled", True)):
