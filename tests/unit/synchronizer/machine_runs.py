@@ -36,6 +36,8 @@ def run(
                 # A failure is printed with its blob; nothing is kept on disk.
                 database=None,
                 deadline=None,
+                # As hypothesis does where CI is set: each run would draw what the last one drew.
+                derandomize=False,
                 print_blob=True,
                 suppress_health_check=list(hypothesis.HealthCheck),
                 **settings,
