@@ -12,7 +12,8 @@ usage: $0 --nova 31|32|33|34 (--selection NAME | --file LIST) [options]
 
 With NOVA_SUITE_COMPUTE_NODES=store or retired records answer for compute nodes, with the plugin
 and with --stock; with NOVA_SUITE_HEARTBEATS=both or store heartbeats are stored.
-With NOVA_SUITE_DRIVER=nodb_queue the plugin's driver is the one that lets requests wait.
+With NOVA_SUITE_DRIVER=nodb_queue the plugin's driver is the one that lets requests wait, and with
+NOVA_SUITE_WAIT=SECONDS all servers may wait for so long.
 
   --nova N          the release, for the expected lists and the virtual environment
   --selection NAME  a list in tests/nova_suite/selections: $(cd "$suite/selections" && ls | sed 's/\.txt$//' | tr '\n' ' ')

@@ -22,6 +22,8 @@ PATIENCE_VARIABLE = "NOVA_SUITE_PATIENCE"
 NODES_VARIABLE = "NOVA_SUITE_COMPUTE_NODES"
 #: ``nodb_queue``: the driver that lets requests wait.
 DRIVER_VARIABLE = "NOVA_SUITE_DRIVER"
+#: Seconds that every server may wait for room with that driver; without it none waits.
+WAIT_VARIABLE = "NOVA_SUITE_WAIT"
 #: Nova's own: whether services run on threads, not on eventlet.
 NATIVE_THREADS_VARIABLE = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 

@@ -2,6 +2,7 @@
 """The instruments of tools/chaos.sh: what they see in databases, and how plans are drawn."""
 
 import datetime
+import math
 import pathlib
 import sqlite3
 import tempfile
@@ -15,6 +16,7 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.records import leases
 from nova_nodb_scheduler.testing import patience
+from tests.capacity import bursts
 from tests.capacity import ledger as capacity_ledger
 from tests.chaos import (
     audit,
@@ -153,6 +155,38 @@ class OverCommitWatchTest(unittest.TestCase):
         cloud.server("e", "host2", vm_state="error")
         found = capacity_ledger.standing(cloud.snapshot(), ["a", "c", "d", "e", "gone"])
         self.assertEqual({"host1": ["a"], "host2": ["c"]}, found)
+
+
+class BurstCourseTest(unittest.TestCase):
+    """What tools/bursts.sh makes of the samples of one burst."""
+
+    def setUp(self) -> None:
+        self.cloud = Cloud()
+        self.course = bursts.Course(began=0.0, servers=3)
+
+    def _take(self, at: float) -> bool:
+        return self.course.take(self.cloud.snapshot(at))
+
+    def test_a_server_that_failed_is_neither_waited_for_nor_stands(self) -> None:
+        self.cloud.server("a", "host1")
+        self.cloud.server("b", "host1", vm_state="building")
+        self.assertFalse(self._take(1.0))
+        self.assertTrue(math.isnan(self.course.placed_seconds))
+        self.cloud.server("c", None, cell="nova_cell0", vm_state="error")
+        self.assertFalse(self._take(2.0))
+        self.assertEqual(2.0, self.course.placed_seconds)
+        self.cloud.sql("UPDATE nova_cell1.instances SET vm_state = 'active' WHERE uuid = 'b'")
+        self.assertTrue(self._take(3.0))
+        self.assertEqual((2, 1, 3.0), (self.course.active, self.course.failed, self.course.ended))
+        self.assertEqual((0, 2), self.course.per_host)
+
+    def test_what_was_allocated_beyond_a_host_at_any_moment_is_kept(self) -> None:
+        for name in ("a", "b", "c"):
+            self.cloud.server(name, "host1")
+        self.assertTrue(self._take(1.0))
+        self.cloud.withdraw("c")
+        self._take(2.0)
+        self.assertEqual(1, self.course.over)
 
 
 class AuditTest(unittest.TestCase):

@@ -91,6 +91,7 @@ class RoundTest(unittest.TestCase):
             samples=10,
             blind_seconds=0.2,
             seconds=60.0,
+            call_seconds=(0.2, 0.21, 0.3),
         )
 
     def test_each_broken_promise_is_a_broken_round(self) -> None:
@@ -123,4 +124,4 @@ class RoundTest(unittest.TestCase):
     def test_a_series_shows_its_sums_and_its_longest_wait(self) -> None:
         cells = report.row([self.good, self.good])
         self.assertEqual(cells[:5], ["2", "80", "48", "48", "32"])
-        self.assertEqual(cells[-2:], ["1.0 s, 1.5 s", "1.5 s, 2.0 s"])
+        self.assertEqual(cells[-3:], ["1.0 s, 1.5 s", "1.5 s, 2.0 s", "0.21 s, 0.30 s"])

@@ -25,6 +25,7 @@ _COLUMNS = (
     "over capacity",
     "room used after p50, longest",
     "stood after p50, longest",
+    "user's call p50, longest",
 )
 
 
@@ -56,7 +57,7 @@ def row(rounds: Sequence[trial.Round]) -> list[str]:
     ]
     waits = [
         _quantiles([s for each in rounds for s in getattr(each, name)])
-        for name in ("placed_seconds", "active_seconds")
+        for name in ("placed_seconds", "active_seconds", "call_seconds")
     ]
     return [str(len(rounds)), *map(str, counts), *waits]
 
@@ -89,4 +90,7 @@ def to_rst(results: pathlib.Path) -> str:
 def _quantiles(seconds: Sequence[float]) -> str:
     if not seconds:
         return "not measured"
-    return f"{float(np.median(seconds)):.1f} s, {max(seconds):.1f} s"
+    return ", ".join(
+        f"{each:.1f} s" if each >= 1 else f"{each:.2f} s"
+        for each in (float(np.median(seconds)), max(seconds))
+    )

@@ -51,6 +51,7 @@ class Round:
     :param over: most that was allocated beyond what a host has, in any sample
     :param placed_seconds: from the sample that showed the room to the one that showed it used
     :param active_seconds: likewise, until the server stood
+    :param call_seconds: of the user's calls that the API took
     """
 
     number: int
@@ -73,6 +74,7 @@ class Round:
     blind_seconds: float
     seconds: float
     failures: tuple[str, ...] = ()
+    call_seconds: tuple[float, ...] = ()
 
     @property
     def is_kept(self) -> bool:
@@ -225,6 +227,7 @@ class Trial:
             samples=seen.samples,
             blind_seconds=round(watch.blind_seconds, 1),
             seconds=0.0,
+            call_seconds=tuple(round(each, 3) for each in asked.call_seconds),
         )
 
     def _empty(self, watch: observations.Watch, asked: "_Asked") -> None:
@@ -250,14 +253,17 @@ class _Asked:
         self._count = 0
         self.ids: list[str] = []
         self.untold = 0
+        self.call_seconds: list[float] = []
 
     def one_more(self) -> None:
         """Ask until the API says yes; an answer that is none is counted."""
         while True:
             self._count += 1
+            began = time.monotonic()
             try:
                 name = f"{self._prefix}{self._count:02}"
                 self.ids.append(self._cloud.boot(name, self._image, FLAVOR))
+                self.call_seconds.append(time.monotonic() - began)
                 time.sleep(_ASK_PAUSE_SECONDS)
                 return
             except _UNTOLD:

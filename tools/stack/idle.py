@@ -24,9 +24,12 @@ from rich import table as rich_table
 from tools.stack import __main__ as command_line
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
+from tools.stack.counts import processor_time
 
 _TIMES = 10
 _INTERVALS = {"DEFAULT": {"report_interval": "1", "update_resources_interval": "6"}}
+#: Which idle compute services cost anything.
+_KINDS = ("conductors", "MariaDB", "RabbitMQ", "schedulers")
 #: Behind a start: imports, first sweeps.
 _SETTLE_SECONDS = 45.0
 #: Behind a stop: what is under way ends.
@@ -89,13 +92,8 @@ def _per_minute(stack: stack_module.Stack, seconds: float) -> Mapping[str, float
 
 
 def _processor_seconds(stack: stack_module.Stack) -> dict[str, float]:
-    names = {
-        "conductors": [n for n in stack.settings.control_plane_names if "conductor-cell" in n],
-        "MariaDB": ["mariadb"],
-        "RabbitMQ": ["rabbitmq"],
-        "schedulers": list(stack.settings.scheduler_names),
-    }
-    return {kind: sum(map(stack.processes.processor_seconds, each)) for kind, each in names.items()}
+    found = processor_time.by_kind(stack)
+    return {kind: found[kind] for kind in _KINDS}
 
 
 def _show(used: Mapping[str, Mapping[str, float]], computes: int) -> None:

@@ -120,6 +120,14 @@ class AbandonedRequests:
             for server in request.servers
         }
 
+    def clear_allocations(self, context: Any, servers: Iterable[str], check: Check) -> None:
+        """Remove what Placement holds for servers that nothing was done with yet.
+
+        :raises NotCleared: something stays
+        """
+        for server in servers:
+            self._clear_allocations(context, server, check)
+
     def _server(
         self,
         context: Any,

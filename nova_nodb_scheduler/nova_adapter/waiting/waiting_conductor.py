@@ -59,10 +59,11 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: What a scheduler's call ends in where there is no room, or none is known, or no scheduler.
+#: What a scheduler answers where there is no room, or none is known.
+_REFUSALS = (nova_exception.NoValidHost, unread_cells.HostsNotRead)
+#: What a scheduler's call ends in then, or where no scheduler answers.
 NO_HOSTS = (
-    nova_exception.NoValidHost,
-    unread_cells.HostsNotRead,
+    *_REFUSALS,
     oslo_messaging.MessagingTimeout,
     oslo_messaging.MessageDeliveryFailure,
 )
@@ -312,6 +313,7 @@ class WaitingConductor:
             if attempt.has_begun:
                 # Some of its servers were sent on: the others are tried again with the lease.
                 self._leave(attempt, _reason(error))
+            self._give_back(attempt, error)
             self._park(attempt, _reason(error))
             raise LeftAlone from error
         self.begin()
@@ -327,6 +329,7 @@ class WaitingConductor:
                 raise
             self._in_hand.add(attempt.holding)
             try:
+                self._give_back(attempt, error)
                 self._park(attempt, _reason(error))
             finally:
                 self._in_hand.remove(attempt.holding)
@@ -449,6 +452,29 @@ class WaitingConductor:
         """Nova has put all servers of the request in hand into ERROR."""
         if self.current is not None:
             self.current.is_cleaned = True
+
+    def _give_back(self, attempt: Attempt, error: Exception) -> None:
+        """Take back what a scheduler that did not answer may have allocated.
+
+        One that was killed behind its write leaves an allocation. Parked with it, a request
+        would wait for the very room that it holds itself, and no host ever grows by that.
+
+        :raises LeftAlone: it stays: who takes the request up by its lease tries again
+        """
+        if isinstance(error, _REFUSALS):
+            return
+        # A record that may not stand yet is nobody else's either.
+        check = self.still_holds if attempt.doubtful is None else _nothing
+        admin = nova_context.get_admin_context()
+        try:
+            self._abandoned.clear_allocations(admin, attempt.request.servers, check)
+        except abandoned_requests.NotCleared as stays:
+            if attempt.doubtful is None:
+                self._leave(attempt, f"no scheduler answered, and {stays}")
+            LOG.warning(
+                "Request %(key)s is parked with what it may hold: %(why)s",
+                {"key": attempt.request.key, "why": stays},
+            )
 
     def _park(self, attempt: Attempt, reason: str) -> None:
         settings = self._settings
@@ -651,6 +677,10 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
         spec.scheduler_hints = had
         if not was_changed:
             spec.obj_reset_changes(["scheduler_hints"])
+
+
+def _nothing(_server: str) -> None:
+    pass
 
 
 def _reason(error: Exception) -> str:

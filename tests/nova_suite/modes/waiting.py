@@ -3,6 +3,9 @@
 
 Nova's tests give no word that lets a server wait, so all must answer as with the other driver. The
 task managers of conductors, the API and the scheduler are the driver's own.
+
+With ``NOVA_SUITE_WAIT=SECONDS`` every server may wait for so long: those that find room answer as
+ever, by way of the queue; where a test expects that there is none, its server waits.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ def configure(conf: Any) -> None:
     conf.set_override("scheduler_driver", driver())
     if driver() == QUEUE:
         conf.set_override("key", [_KEY], "nodb_queue")
+        seconds = os.environ.get(test_nova.WAIT_VARIABLE)
+        if seconds:
+            conf.set_override("default_wait_seconds", int(seconds), "nodb_queue")
 
 
 class WaitingFixture(fixtures.Fixture):

@@ -16,6 +16,7 @@ def main() -> int:
     events.add_argument("--hosts", type=int, nargs="+", default=[100_000])
     events.add_argument("--parked", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000])
     events.add_argument("--events", type=int, default=wake_ups.EVENTS)
+    events.add_argument("--restart", action="store_true", help="shares become known at once")
     drawn = kinds.add_parser("choosers", help=choosers.__doc__)
     drawn.add_argument("--hosts", type=int, default=choosers.HOSTS)
     drawn.add_argument("--schedulers", type=int, nargs="+", default=[4, 16])
@@ -24,7 +25,7 @@ def main() -> int:
     if given.kind == "wake-ups":
         for hosts in given.hosts:
             for parked in given.parked:
-                _tell(wake_ups.measure(hosts, parked, given.events))
+                _tell(wake_ups.measure(hosts, parked, given.events, restart=given.restart))
     else:
         for schedulers in given.schedulers:
             for setting in choosers.SETTINGS:

@@ -53,14 +53,16 @@ _LEASE_SECONDS = 30.0
 _VCPUS_MORE = 40
 
 
-def measure(hosts: int, parked: int, events: int = EVENTS) -> dict[str, Any]:
+def measure(
+    hosts: int, parked: int, events: int = EVENTS, *, restart: bool = False
+) -> dict[str, Any]:
     """Measure one number of parked requests in a process of its own."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measure, hosts, parked, events).result()
+        return pool.submit(_measure, hosts, parked, events, restart).result()
 
 
-def _measure(hosts: int, parked: int, events: int) -> dict[str, Any]:
+def _measure(hosts: int, parked: int, events: int, restart: bool) -> dict[str, Any]:
     cluster = cluster_module.Cluster(hosts)
     engine = core_hosts.make_engine()
     core_hosts.fill(engine, cluster)
@@ -71,19 +73,29 @@ def _measure(hosts: int, parked: int, events: int) -> dict[str, Any]:
     trial.park(parked)
     gc.collect()
     stored = serving.resident_mb()
+    if not restart:
+        trial.use_all()
     started = time.perf_counter()
     trial.put_all()
     put_seconds = time.perf_counter() - started
     gc.collect()
     memory = serving.resident_mb()
     gc.freeze()
-    trial.run(_WARM_EVENTS)
-    trial.forget_times()
+    shares_seconds = 0.0
+    if restart:
+        started = time.perf_counter()
+        trial.use_all()
+        shares_seconds = time.perf_counter() - started
+    else:
+        trial.run(_WARM_EVENTS)
+        trial.forget_times()
     trial.run(events)
     return {
         "hosts": hosts,
         "parked": parked,
         "events": events,
+        "restart": restart,
+        "shares_ms": shares_seconds * 1e3,
         "store_bytes_a_request": (stored - before) * 2**20 / parked,
         "queue_bytes_a_request": (memory - stored) * 2**20 / parked,
         "put_microseconds": put_seconds / parked * 1e6,
@@ -109,7 +121,7 @@ class _Times:
         return {
             f"{name}_{percent}": 1000 * figures.percentile(values, percent)
             for name, values in (("wall", self.walls), ("cpu", self.processor))
-            for percent in (50, 99)
+            for percent in (50, 99, 100)
             if values
         }
 
@@ -174,8 +186,6 @@ class _Trial:
     def put_all(self) -> None:
         """Put what the store holds into the queues, as a scheduler does at its start."""
         self.queues.set_capacity(self._capacity, self._now)
-        for project in self._used:
-            self._use(project, 0)
         view = self._store.snapshot().namespace(_PENDING.name)
         for each in view.digests():
             self.queues.put(each, self._now)
@@ -184,6 +194,11 @@ class _Trial:
             walk.refused()
             while walk.next() is not None:
                 walk.refused()
+
+    def use_all(self) -> None:
+        """Say what each project has in use."""
+        for project in self._used:
+            self._use(project, 0)
 
     def run(self, events: int) -> None:
         """Free room, so often."""

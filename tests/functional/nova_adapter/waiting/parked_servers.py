@@ -9,9 +9,10 @@ from unittest import mock
 
 import attrs
 import oslo_messaging
+from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 from nova.scheduler import rpcapi
-from nova.scheduler.client import query
+from nova.scheduler.client import query, report
 from nova.tests import fixtures as nova_fixtures
 from oslo_utils.fixture import uuidsentinel as uuids
 
@@ -176,6 +177,49 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
             self.assertEqual("no scheduler answered", self.waits(server).reason)
         self.grant(server)
         self.active(server)
+
+    def allocating_and_dying(self):
+        """A scheduler that is killed between its write to Placement and its answer."""
+        select = rpcapi.SchedulerAPI.select_destinations
+
+        def die(*args, **kwargs):
+            select(*args, **kwargs)
+            raise oslo_messaging.MessagingTimeout("none")
+
+        return mock.patch.object(rpcapi.SchedulerAPI, "select_destinations", die)
+
+    def test_what_a_scheduler_allocated_that_gave_no_answer_is_not_waited_for(self):
+        # Else it stands in the way of the request itself, and no host grows by that.
+        with self.allocating_and_dying():
+            servers = self.ask(servers=2)
+            self.assertEqual("no scheduler answered", self.waits(servers[0]).reason)
+        self.assertEqual([{}, {}], [self.allocations(each) for each in servers])
+        self.grant(servers[0])
+        for server in servers:
+            self.active(server)
+
+    def test_where_that_cannot_be_taken_back_it_is_tried_anew_and_does_not_wait(self):
+        with (
+            self.allocating_and_dying(),
+            mock.patch.object(
+                report.SchedulerReportClient,
+                "get_allocs_for_consumer",
+                autospec=True,
+                side_effect=keystone.ConnectFailure("made"),
+            ),
+        ):
+            server = self.ask()[0]
+            patience.wait_until(
+                lambda: self.waiting.counts["left"] or self.waiting.counts["parked"],
+                30.0,
+                lambda: str(self.waiting.counts),
+            )
+        self.assertIs(State.SCHEDULING, self.record(server).state)
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        self.grant(server)
+        self.active(server)
+        self.ended(server)
+        self.assertEqual(1, len(self.allocations(server)))
 
     def test_one_that_could_not_read_some_cells_hosts_lets_it_wait_too(self):
         self.addCleanup(setattr, query.SchedulerQueryClient, *_ASKING)
