@@ -13,6 +13,8 @@ databases. Its allocation is deleted where all of this holds:
 
 It is deleted with that generation. Of everything else nothing is touched: it is
 looked at again, at growing distances, and told by status, metrics and the audit.
+Whoever knows more of a server that is under way may ask to be told of it
+(:meth:`OrphanFinder.tell`): one that waits for room ought to hold none.
 """
 
 from __future__ import annotations
@@ -107,12 +109,20 @@ class OrphanFinder:
     _verdicts: dict[str, _Verdict] = attrs.field(init=False, factory=dict)
     #: When suspects were first seen that nobody looked at yet.
     _seen_at: dict[str, float] = attrs.field(init=False, factory=dict)
+    _told: list[Callable[[str], None]] = attrs.field(init=False, factory=list)
     status: OrphanFinderStatus = attrs.field(init=False, factory=OrphanFinderStatus)
 
     def pace(self, options: OrphanFinderOptions) -> None:
         """Work by these paces and bounds from the next turn on."""
         self._options = options
         self._forget()
+
+    def tell(self, whom: Callable[[str], None]) -> None:
+        """Have somebody told of each consumer that is under way, with what a suspect wrote.
+
+        So often as it is looked at. An error of the back end ends the turn.
+        """
+        self._told.append(whom)
 
     def leave(self) -> None:
         """Forget all: another process does this now."""
@@ -174,6 +184,9 @@ class OrphanFinder:
     def _looked(self, judged: orphan_verdicts.JudgedAllocation) -> None:
         """Note what was found, and delete it where that is proved the second time."""
         now, options = self._clock(), self._options
+        if judged.kind is orphan_verdicts.AllocationKind.UNDER_WAY and judged.wrote:
+            for whom in self._told:
+                whom(judged.consumer)
         look = self._verdicts.get(judged.consumer)
         if look is None or look.kind is not judged.kind:
             pause = min(options.again_seconds, options.again_most_seconds)

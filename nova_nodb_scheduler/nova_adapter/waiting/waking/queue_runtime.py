@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,8 @@ from nova_nodb_scheduler.synchronizer.waking import (
     usage_upkeep,
     waiting_events,
 )
+
+LOG = logging.getLogger(__name__)
 
 _PENDING = known_namespaces.PENDING.name
 
@@ -110,7 +113,7 @@ class QueueRuntime:
         self.followed = followed_requests.FollowedRequests(
             runtime.store, lambda: wait_queues.WaitQueues(settings)
         )
-        grants = _grants(self.ledger)
+        grants = self._grants = _grants(self.ledger)
         plans = pending_plans.PendingPlans(decisions, runtime.views, read(self.ledger))
         self.meter = queue_metrics.QueueMetrics(runtime.metrics.registry)
         identity = runtime.replicator.status().identity
@@ -169,6 +172,7 @@ class QueueRuntime:
             self.worker.is_running,
         )
         runtime.replicator.subscribe(self._look_at, self.worker.wake)
+        decisions.orphan_duty.finder.tell(self._try_who_holds_room)
         self._sinks = sinks
 
     def start(self) -> None:
@@ -186,6 +190,24 @@ class QueueRuntime:
     def _look_at(self, changes: Sequence[records.Change]) -> None:
         if any(each.key.namespace in _TELLING for each in changes):
             self.worker.wake()
+
+    def _try_who_holds_room(self, server: str) -> None:
+        """Have a request tried that waits, and for which room is allocated all the same.
+
+        Its scheduler was killed, or slept, and wrote for an attempt that its conductor had given
+        up. In a full cloud it would wait for that very room. Whoever tries it clears that away.
+        """
+        with self.followed.lock:
+            queues = self.followed.queues
+            request = queues.get(server) or next(
+                (each for each in queues.waiting() if server in each.servers), None
+            )
+        if request is not None and request.state is pending.PendingState.WAITING:
+            LOG.info(
+                "Request %(key)s is granted again: it waits, and %(server)s holds room already.",
+                {"key": request.key, "server": server},
+            )
+            self._grants.grant(request)
 
     def works(self) -> bool:
         """Say whether this worker wakes requests: others leave some to it."""

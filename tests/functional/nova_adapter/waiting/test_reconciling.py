@@ -6,9 +6,10 @@ from __future__ import annotations
 import uuid
 
 import attrs
-from nova import objects
+from nova import exception, objects
 
 from nova_nodb_scheduler.model import pending, records
+from nova_nodb_scheduler.nova_adapter.orphans import orphan_finder
 from nova_nodb_scheduler.nova_adapter.waiting.waking import queue_reconciler
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
@@ -47,6 +48,52 @@ class ReconcilingTest(queue_cloud.QueueCase):
             self.queue.reconciler.look()
         self.follow()
         self.turn()
+
+    def holds_room(self, servers=1):
+        """Have a scheduler allocate, and answer when its conductor has given up already."""
+        filled = self.placed()
+        self.delete(*filled[:servers])
+        for each in filled[:servers]:
+            self.wait(lambda each=each: self.forgotten(each))
+        choose = self.choose
+
+        def unheard(request, fields):
+            choose(request, fields)
+            raise exception.NoValidHost(reason="no scheduler answered")
+
+        self.choose = unheard
+        key, _builds = self.waits(servers=servers)
+        self.choose = choose
+        self.assertEqual([key], self.waiting())
+        finder = self.runtime.decisions.orphan_duty.finder
+        finder.pace(orphan_finder.OrphanFinderOptions(first_seconds=0.0))
+        return key, finder
+
+    def test_one_that_holds_room_itself_is_tried_anew(self):
+        key, finder = self.holds_room()
+        for _ in range(3):
+            self.turn()
+        self.assertEqual([], self.conductor.told)
+        finder.turn()
+        self.assertEqual([(key, 2)], self.conductor.told)
+        # Who is being tried is left alone, whatever it holds.
+        finder.turn()
+        self.assertEqual([(key, 2)], self.conductor.told)
+
+    def test_one_of_several_servers_is_known_by_any_of_them(self):
+        key, finder = self.holds_room(servers=2)
+        finder.turn()
+        self.assertEqual([(key, 2)], self.conductor.told)
+
+    def test_a_server_that_is_built_and_not_seen_yet_is_nobody_who_waits(self):
+        filled = self.placed()
+        for server in filled:
+            self.build_request(server)
+        finder = self.runtime.decisions.orphan_duty.finder
+        finder.pace(orphan_finder.OrphanFinderOptions(first_seconds=0.0))
+        finder.turn()
+        self.assertLess(0, finder.status.looked)
+        self.assertEqual([], self.conductor.told)
 
     def test_a_server_that_was_deleted_is_taken_out_in_the_second_look(self):
         key, builds = self.waits()
