@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round: more servers than there is room for, deletions, and all of them have stood."""
 
+import collections
 import contextlib
 import random
 import time
@@ -45,8 +46,9 @@ class Round:
         Nova, where its conductor or database goes away meanwhile. In ERROR, or by the word of
         nova-compute's log, which could tell nobody else
     :param lost: that never stood, failed builds apart
-    :param twice: that were built more than once, or held two hosts at a time. An attempt whose
-        conductor was killed may leave an allocation, which the next one takes away first
+    :param twice: that were built more than once, or held two hosts at a time; a build that a
+        nova-compute gave up by its log is none. An attempt whose conductor was killed may leave an
+        allocation, which the next one takes away first
     :param out_of_order: that were placed before one asked for earlier; not judged with faults
     :param over: most that was allocated beyond what a host has, in any sample
     :param placed_seconds: from the sample that showed the room to the one that showed it used
@@ -141,8 +143,7 @@ class Trial:
                     lambda seen: _have_ended(seen, everybody, computes.left()),
                     _FAULTY_TURN_SECONDS,
                 )
-            failed_builds = _gave_up(watch.observed, asked.ids, computes.left())
-            found = self._found(watch, asked, slots, (active, waiting), turns, failed_builds)
+            found = self._found(watch, asked, slots, (active, waiting), turns, computes.left())
             self._empty(watch, asked)
             return attrs.evolve(
                 found,
@@ -195,13 +196,17 @@ class Trial:
         slots: int,
         full: tuple[int, int],
         turns: Sequence[tuple[str, str | None]],
-        gave_up: Collection[str],
+        not_built: Collection[str],
     ) -> Round:
         seen = watch.observed
-        builds = [build.server for build in capacity_ledger.builds(self._stack, asked.ids)]
+        builds = collections.Counter(
+            build.server for build in capacity_ledger.builds(self._stack, asked.ids)
+        )
         in_error = [u for u in asked.ids if seen.of(u).failed is not None]
+        # A compute whose conductor is away tells its log alone that it had begun.
+        gave_up = _gave_up(seen, asked.ids, not_built)
         failed_builds = tuple(
-            u for u in asked.ids if u in builds and (u in in_error or u in gave_up)
+            u for u in asked.ids if u in gave_up or (u in builds and u in in_error)
         )
         pairs = [(seen.of(gone), seen.of(new)) for gone, new in turns if new is not None]
         complete = [(a.freed, b.placed, b.active) for a, b in pairs if a.freed is not None]
@@ -214,12 +219,17 @@ class Trial:
             untold=asked.untold,
             active_first=full[0],
             waiting=full[1],
-            failed=tuple(u for u in in_error if u not in builds),
+            failed=tuple(u for u in in_error if u not in failed_builds),
             failed_builds=failed_builds,
             lost=tuple(
                 u for u in asked.ids if seen.of(u).active is None and u not in failed_builds
             ),
-            twice=tuple(u for u in asked.ids if builds.count(u) > 1 or seen.of(u).most_hosts > 1),
+            twice=tuple(
+                u
+                for u in asked.ids
+                # Nova builds elsewhere what a compute gave up.
+                if builds[u] - (u in not_built) > 1 or seen.of(u).most_hosts > 1
+            ),
             out_of_order=tuple(observations.out_of_order(seen, asked.ids[slots:])),
             over=max(seen.over_committed.values(), default=0),
             placed_seconds=tuple(round(b - a, 2) for a, b, _ in complete if b is not None),
