@@ -77,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         "queue", help="switch the driver that lets requests wait for room (nodb_queue)"
     )
     queue.add_argument("state_wanted", choices=("on", "off"))
-    queue.set_defaults(run=lambda o: _stack(o).queue(o.state_wanted == "on"))
+    queue.add_argument(
+        "--wait", type=int, default=0, metavar="SECONDS", help="of every server (%(default)s)"
+    )
+    queue.set_defaults(run=lambda o: _stack(o).queue(o.state_wanted == "on", o.wait))
     prometheus = commands.add_parser("prometheus", help="scrape the stack, with the alert rules")
     prometheus.set_defaults(run=lambda o: monitoring.run(_stack(o).settings))
     count = commands.add_parser("sql-count", help="count SQL statements while a command runs")

@@ -27,7 +27,10 @@ STORE_DATABASE = "nova_nodb"
 
 QUEUE: Mapping[str, Mapping[str, str]] = {
     "DEFAULT": {"scheduler_driver": "nodb_queue"},
-    "nodb_queue": {"key": base64.urlsafe_b64encode(b"of a test: nothing is secret....").decode()},
+    "nodb_queue": {
+        "key": base64.urlsafe_b64encode(b"of a test: nothing is secret....").decode(),
+        "default_wait_seconds": "0",
+    },
 }
 """Options of each process where requests may wait for room."""
 

@@ -256,9 +256,14 @@ class Stack:
             self.wait_ready(name)
         self._progress("control plane started")
 
-    def queue(self, enabled: bool) -> None:
-        """Switch the driver that lets requests wait on or off, one process after the other."""
+    def queue(self, enabled: bool, wait_seconds: int = 0) -> None:
+        """Switch the driver that lets requests wait on or off, one process after the other.
+
+        :param wait_seconds: how long every server may wait of which nobody says it
+        """
         changes = self._over_all(configuration.QUEUE)
+        for options in changes.values():
+            options["nodb_queue"]["default_wait_seconds"] = str(wait_seconds)
         if not enabled:
             for options in changes.values():
                 for section, values in configuration.QUEUE.items():
