@@ -174,8 +174,23 @@ def run(way: str, servers: int, stack: stack_module.Stack, say: Callable[[str], 
         f"{way}: {burst.active} of {servers} stand, {burst.failed} failed; placed after "
         f"{burst.placed_seconds:.0f} s, stood after {burst.active_seconds:.0f} s"
     )
-    cloud.delete_servers(ids, _GONE_SECONDS)
+    _empty(stack, ids)
     return burst
+
+
+def _empty(stack: stack_module.Stack, ids: Sequence[str]) -> None:
+    """Delete servers, and wait until nothing is left of them.
+
+    :raises TimeoutError: something stays
+    """
+    until = time.monotonic() + _GONE_SECONDS
+    with concurrent.futures.ThreadPoolExecutor(_CLIENTS // 4) as pool:
+        list(pool.map(lambda server: stack.cloud.compute.delete(f"/servers/{server}"), ids))
+    with contextlib.closing(snapshot_module.Reader(stack.settings)) as reader:
+        while (now := reader.snapshot()).servers or now.allocated or now.build_requests:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{len(now.servers)} servers, {len(now.allocated)} allocations")
+            time.sleep(_SAMPLE_SECONDS)
 
 
 class Course:
