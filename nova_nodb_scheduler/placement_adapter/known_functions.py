@@ -8,83 +8,80 @@ replaced, and the process does not start.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib
 import inspect
 from collections.abc import Mapping
 from importlib import metadata
-from types import ModuleType
 
-from nova_nodb_scheduler import errors
+from nova_nodb_scheduler import code_fingerprints, errors
 
 #: Releases of Placement whose sources gave the fingerprints.
 SUPPORTED = range(13, 17)
 
-#: By module and name: the fingerprints of the definitions that are known. None among them where
-#: a release is known that has no such definition.
+#: By module and name: the fingerprints of the definitions that are known, by
+#: ``tools/code_fingerprints.py``. None among them where a release has no such definition.
 KNOWN: Mapping[str, Mapping[str, frozenset[str | None]]] = {
     "placement.db.sqlalchemy.models": {
-        "Allocation": frozenset({"be415dfed53b4f62"}),
-        "Consumer": frozenset({"60d18c10c8c15709"}),
-        "Project": frozenset({"8d21671af34fa919"}),
-        "ResourceProvider": frozenset({"459f75f31300e0c9"}),
-        "User": frozenset({"6c80adb2227497e8"}),
+        "Allocation": frozenset({"b9786354c301ac3a"}),
+        "Consumer": frozenset({"1c7ca6d86abfaf1b"}),
+        "Project": frozenset({"54ef8f7f12a50a9e"}),
+        "ResourceProvider": frozenset({"d57087be78ee2eeb"}),
+        "User": frozenset({"6bad5a54aa16f38a"}),
     },
     "placement.handlers.allocation": {
-        "_new_allocations": frozenset({"33c9e96422d18493"}),
-        "_resource_providers_by_uuid": frozenset({"ea186cab8fd20675"}),
-        "_set_allocations_for_consumer": frozenset({"eae82e2edc2643a6"}),
-        "create_allocation_list": frozenset({"325e1628c5f49014"}),
-        "delete_consumers": frozenset({"8ad4fb0f70df9940"}),
-        "inspect_consumers": frozenset({"81b7cc118078c7e6"}),
-        "set_allocations": frozenset({"aa1d6f73c84a5bea"}),
+        "_new_allocations": frozenset({"d1ddb28e65f5f5e4"}),
+        "_resource_providers_by_uuid": frozenset({"380fdf78ee6a1e0e"}),
+        "_set_allocations_for_consumer": frozenset({"5395e8b1291dc7b8"}),
+        "create_allocation_list": frozenset({"83371b3c2583819b"}),
+        "delete_consumers": frozenset({"3baaf05aad5f1c3e"}),
+        "inspect_consumers": frozenset({"dc50bae3500ef2ff"}),
+        "set_allocations": frozenset({"965e66429ef1e422"}),
     },
     "placement.handlers.reshaper": {
-        "reshape": frozenset({"7c37435504c02ae4"}),
+        "reshape": frozenset({"d3a3f45f363e0d67"}),
     },
     "placement.handlers.util": {
-        "_create_consumer": frozenset({"c162fe18ff8ec2c4"}),
-        "_get_or_create_project": frozenset({"e4cf6b873c018916"}),
-        "_get_or_create_user": frozenset({"bf1b0955c0ef0c1a"}),
-        "ensure_consumer": frozenset({"5e16e2944626db76"}),
-        "get_or_create_consumer_type_id": frozenset({"9887da56f12ff8c1"}),
-        "update_consumers": frozenset({"5b773345b6811d39"}),
+        "_create_consumer": frozenset({"745f8af2b3958868"}),
+        "_get_or_create_project": frozenset({"7c633c8c60df36cb"}),
+        "_get_or_create_user": frozenset({"e50a0b94880a4d90"}),
+        "ensure_consumer": frozenset({"295b4eab22845284"}),
+        "get_or_create_consumer_type_id": frozenset({"7fdc4dedf3663b82"}),
+        "update_consumers": frozenset({"105e5c971929cf7e"}),
     },
     "placement.objects.allocation": {
-        "Allocation": frozenset({"49c6fef5744f7ce2"}),
-        "_check_capacity_exceeded": frozenset({"b950b790790dbf48", "02338fbcef726600"}),
-        "_delete_allocations_by_ids": frozenset({"9e31eb54fb906a91"}),
-        "_delete_allocations_for_consumer": frozenset({"b37d23c2fe6e33fc"}),
-        "_get_allocations_by_consumer_uuid": frozenset({"f5d047afb4f839e8"}),
-        "_provider_usage_query": frozenset({None, "ffa2f2cf0b6036cb"}),
-        "_provider_usage_summary": frozenset({None, "8f31b9883c4276eb"}),
-        "_set_allocations": frozenset({"4f729aa82c1aeaf1", "a6e5b893f6a32a81"}),
-        "get_all_by_consumer_id": frozenset({"0223da9a559b68cd"}),
-        "replace_all": frozenset({"6cb7cd0d67ee5507"}),
+        "Allocation": frozenset({"9dbb11831d490572"}),
+        "_check_capacity_exceeded": frozenset({"2bf402c39803d168", "eec533608cb6cca5"}),
+        "_delete_allocations_by_ids": frozenset({"4741d118bf6f065d"}),
+        "_delete_allocations_for_consumer": frozenset({"8b26de055c052f1b"}),
+        "_get_allocations_by_consumer_uuid": frozenset({"1f48d33555f731ac"}),
+        "_provider_usage_query": frozenset({None, "0d33a0a0eb26ff48"}),
+        "_provider_usage_summary": frozenset({None, "cd599fb760dc88fe"}),
+        "_set_allocations": frozenset({"4e6b68e6c52e59b0", "c7e9a9e655860433"}),
+        "get_all_by_consumer_id": frozenset({"5cf481488573f1a7"}),
+        "replace_all": frozenset({"07a6489666d3bf91"}),
     },
     "placement.objects.consumer": {
-        "Consumer": frozenset({"a60268026d7edbd0"}),
-        "_get_consumer_by_uuid": frozenset({"d92249d24572aa61"}),
-        "delete_consumers_if_no_allocations": frozenset({"85b1cd406cdb3952"}),
+        "Consumer": frozenset({"e9f1f80cdf650824"}),
+        "_get_consumer_by_uuid": frozenset({"316f2d42cadfbbd1"}),
+        "delete_consumers_if_no_allocations": frozenset({"0175b5db061fa98a"}),
     },
     "placement.objects.project": {
-        "Project": frozenset({"4b32e7133fdbaee0"}),
-        "_get_project_by_external_id": frozenset({"2782ebf6b01ddba2"}),
+        "Project": frozenset({"22f2fc70cafa199e"}),
+        "_get_project_by_external_id": frozenset({"2fdb4c12a385ec69"}),
     },
     "placement.objects.reshaper": {
-        "reshape": frozenset({"24fed558441949eb"}),
+        "reshape": frozenset({"2b90ab6c0cc5f1d3"}),
     },
     "placement.objects.resource_provider": {
-        "_get_provider_by_uuid": frozenset({"7e8ad805ecd4008f"}),
-        "_set_inventory": frozenset({"411c504895d759db"}),
+        "_get_provider_by_uuid": frozenset({"aafed6e70ba8e701"}),
+        "_set_inventory": frozenset({"fa36c311bd0270d3"}),
     },
     "placement.objects.user": {
-        "User": frozenset({"2135749e1ae3790b"}),
-        "_get_user_by_external_id": frozenset({"b36bc5f4b1a71d79"}),
+        "User": frozenset({"6bd85ad91a6fdb3d"}),
+        "_get_user_by_external_id": frozenset({"79dc2a506490d276"}),
     },
     "placement.util": {
-        "extract_json": frozenset({"934e39e34192d2fb"}),
+        "extract_json": frozenset({"2d5ca7b2ad4a66fa"}),
     },
 }
 
@@ -96,9 +93,9 @@ def check() -> None:
     """
     for module_name, definitions in KNOWN.items():
         module = importlib.import_module(module_name)
-        source = inspect.getsource(module)
+        found = code_fingerprints.of_definitions(inspect.getsource(module), definitions.keys())
         for name, known in definitions.items():
-            if fingerprint(source, name) not in known:
+            if found[name] not in known:
                 raise errors.UnsupportedPlacement(
                     release(), f"{module_name}.{name}", f"{SUPPORTED.start} to {SUPPORTED.stop - 1}"
                 )
@@ -110,31 +107,3 @@ def release() -> str:
         return metadata.version("openstack-placement")
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def fingerprint(source: str, name: str) -> str | None:
-    """Return the fingerprint of a module's definitions of a name, decorators included.
-
-    Blanks at the ends of lines, comments and all else within count. None where
-    there is no such definition.
-    """
-    lines = source.splitlines()
-    parts = [
-        line.rstrip()
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-        for line in lines[
-            min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1 : node.end_lineno
-        ]
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] if parts else None
-
-
-def fingerprints(modules: Mapping[str, ModuleType]) -> dict[str, dict[str, str | None]]:
-    """Return those of the installed release, for who adds one to :data:`KNOWN`."""
-    return {
-        module: {
-            name: fingerprint(inspect.getsource(modules[module]), name) for name in definitions
-        }
-        for module, definitions in KNOWN.items()
-    }

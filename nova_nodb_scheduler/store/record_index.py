@@ -18,7 +18,6 @@ without a lock.
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import struct
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -28,13 +27,7 @@ import immutables
 import numpy as np
 import numpy.typing as npt
 
-from nova_nodb_scheduler.store import (
-    collector,
-    column_layout,
-    key_rows,
-    record_chunks,
-    vocabulary,
-)
+from nova_nodb_scheduler.store import column_layout, key_rows, record_chunks, vocabulary
 
 #: Returns the text that is kept of a key elsewhere; None for none.
 SameKey = Callable[[str], str | None]
@@ -187,8 +180,6 @@ class Rows:
 #: more than these: as bytes they take 6 each, as a map 100.
 _FEW = 64
 _ROW_BYTES = 4
-#: So many rows at once come of a load: Python's collector has nothing to find then.
-_A_LOAD = 1024
 
 #: Texts at the paths of an index.
 Texts = tuple[str, ...]
@@ -289,22 +280,13 @@ class LedRows:
         if self._codes:
             codes, rows = np.concatenate(self._codes), np.concatenate(self._rows)
             self._codes, self._rows = [], []
-            with collector.at_rest() if len(codes) >= _A_LOAD else contextlib.nullcontext():
-                self._enter_gathered(entries, codes, rows)
+            order = np.argsort(codes, kind="stable")
+            codes, packed = codes[order], rows[order].tobytes()
+            begins = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist()]
+            ends = [*begins[1:], len(codes)]
+            for code, begin, end in zip(codes[begins].tolist(), begins, ends, strict=True):
+                self._append(entries, code, packed[begin * _ROW_BYTES : end * _ROW_BYTES])
         return entries
-
-    def _enter_gathered(
-        self,
-        entries: EntriesMutation[int, int],
-        codes: npt.NDArray[np.int32],
-        rows: npt.NDArray[np.uint32],
-    ) -> None:
-        order = np.argsort(codes, kind="stable")
-        codes, packed = codes[order], rows[order].tobytes()
-        begins = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist()]
-        ends = [*begins[1:], len(codes)]
-        for code, begin, end in zip(codes[begins].tolist(), begins, ends, strict=True):
-            self._append(entries, code, packed[begin * _ROW_BYTES : end * _ROW_BYTES])
 
     def _append(self, entries: EntriesMutation[int, int], code: int, rows: bytes) -> None:
         former = entries.get(code)

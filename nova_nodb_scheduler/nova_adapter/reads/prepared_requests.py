@@ -34,7 +34,7 @@ from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 from oslo_versionedobjects import fields
 
-from nova_nodb_scheduler.nova_adapter import code_fingerprints
+from nova_nodb_scheduler import code_fingerprints
 from nova_nodb_scheduler.nova_adapter.reads import database_reads, request_views
 
 CONF = nova.conf.CONF
@@ -45,17 +45,17 @@ _resources = scheduler_utils.resources_from_request_spec
 
 _FILTERS = list(request_filter.ALL_REQUEST_FILTERS)
 
-#: By name: the fingerprints of Nova 31 to 34, which read nothing but what :func:`_key_of`
-#: returns.
-_KNOWN: Mapping[str, frozenset[str]] = {
+#: By name: the fingerprints of Nova 31 to 34, by ``tools/code_fingerprints.py``, which read
+#: nothing but what :func:`_key_of` returns.
+KNOWN: Mapping[str, frozenset[str]] = {
     "nova.scheduler.request_filter": frozenset(
-        ["03f2e7c642950e04", "473811883845b32d", "03d77691d8fcb1c4", "c437c7c312aff0ea"]
+        ["202e4066608149a7", "5b7e78e2b8fac023", "6a244311b2bbb508", "86a327a5f6e45175"]
     ),
     "nova.scheduler.utils.ResourceRequest": frozenset(
-        ["2a26f642293a5c9d", "f3d6991b779a23ec", "77768fc626b0673a", "a235dd8ef0c77eed"]
+        ["4189c835eda9bf32", "681aa4700e625eee", "b478129ae3c839e5", "ddf955dbd3af65ef"]
     ),
-    "nova.scheduler.utils.request_is_rebuild": frozenset(["8026b6638dcfa63b"]),
-    "nova.scheduler.utils.resources_from_request_spec": frozenset(["9c5763c3ba7a8645"]),
+    "nova.scheduler.utils.request_is_rebuild": frozenset(["efc1dc96bd9d06c6"]),
+    "nova.scheduler.utils.resources_from_request_spec": frozenset(["58d4d2b668be5f0a"]),
 }
 
 #: Options of [scheduler] that Nova's functions read, of those that this release has.
@@ -147,7 +147,7 @@ def _unknown() -> tuple[str, ...]:
     names = [
         name
         for name, code in looked_at.items()
-        if code_fingerprints.fingerprint(code) not in _KNOWN[name]
+        if code_fingerprints.of_code(code) not in KNOWN[name]
     ]
     own = request_filter.__file__
     # Somebody else's has another file, and so has what he wraps one of Nova's with.

@@ -36,26 +36,41 @@ LOG = logging.getLogger(__name__)
 COMPUTE_BINARY = "nova-compute"
 
 
+@attrs.define(eq=False, weakref_slot=False)
+class _BuiltObject:
+    """What was built for a revision.
+
+    :ivar is_used: somebody found it since it came, or since it last was the first to go
+    """
+
+    revision: object
+    made: Any
+    is_used: bool = attrs.field(init=False, default=False)
+
+
 class Built:
     """A bounded memory of objects built from records, by key and revision.
 
     Shared by all requests: what is in it must not be changed by its users.
 
-    :param limit: most objects kept; the oldest go first
+    What was not used goes first, by "second chance" (the clock algorithm): the oldest goes,
+    unless it was found meanwhile; then it is the newest. To order all by their last use would
+    want the lock, and three calls, each time that one is found; this wants none.
+
+    :param limit: most objects kept
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._kept: collections.OrderedDict[Hashable, tuple[object, Any]] = (
-            collections.OrderedDict()
-        )
+        self._kept: collections.OrderedDict[Hashable, _BuiltObject] = collections.OrderedDict()
 
     def get(self, key: str, revision: object, build: Callable[[], Any]) -> Any:
         """Return what was built for this revision, or build it."""
         found = self._kept.get(key)
-        if found is not None and found[0] == revision:
-            return found[1]
+        if found is not None and found.revision == revision:
+            found.is_used = True
+            return found.made
         made = build()
         self.keep(key, revision, made)
         return made
@@ -63,15 +78,28 @@ class Built:
     def find(self, key: Hashable, revision: object) -> Any | None:
         """Return what was built for this revision; None where it was not."""
         found = self._kept.get(key)
-        return found[1] if found is not None and found[0] == revision else None
+        if found is None or found.revision != revision:
+            return None
+        found.is_used = True
+        return found.made
 
     def keep(self, key: Hashable, revision: object, made: Any) -> None:
         """Keep what was built for a revision."""
         with self._lock:
-            self._kept[key] = (revision, made)
+            # Before it comes in, or it would be the first that nobody used.
+            while key not in self._kept and len(self._kept) >= self._limit:
+                self._turn()
+            self._kept[key] = _BuiltObject(revision, made)
             self._kept.move_to_end(key)
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
+
+    def _turn(self) -> None:
+        """Drop the oldest one, or make it the newest. Called with the lock."""
+        key, oldest = next(iter(self._kept.items()))
+        if oldest.is_used:
+            oldest.is_used = False
+            self._kept.move_to_end(key)
+        else:
+            del self._kept[key]
 
     def clear(self) -> None:
         """Forget everything: revisions of another epoch mean other states."""

@@ -224,11 +224,16 @@ class Rebuild:
             yield from self._ingester.take(page)
 
     def _end(self, reading: _SnapshotReading) -> records.Cursor:
+        with collector.at_rest(loading=True):
+            for name, keys in (reading.seen or {}).items():
+                # Nothing is remembered of what is dropped: should a page have
+                # missed a live record, a sweep brings it back as it was.
+                self._store.retain(name, keys, reading.cursor.version)
+            # Rows of all pages gather until somebody looks, and to enter them makes an object
+            # for each: a piece of the load, too, which the first reader would do with the
+            # collector on, index by index.
+            self._store.snapshot()
         collector.loaded()
-        for name, keys in (reading.seen or {}).items():
-            # Nothing is remembered of what is dropped: should a page have
-            # missed a live record, a sweep brings it back as it was.
-            self._store.retain(name, keys, reading.cursor.version)
         if reading.checkpoint is not None:
             reading.checkpoint.close()
         self._reading = None

@@ -15,8 +15,7 @@ from nova.db.main import api as main_db
 from nova.db.main import models
 from nova.objects import compute_node as nova_compute_node
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter import code_fingerprints
+from nova_nodb_scheduler import code_fingerprints, errors
 
 
 class UnknownCode(errors.NodbError):
@@ -97,45 +96,46 @@ def check(known: Mapping[str, frozenset[str]] | None = None) -> None:
     unknown = sorted(
         name
         for name, code in looked_at().items()
-        if code_fingerprints.fingerprint(code) not in accepted.get(name, frozenset())
+        if code_fingerprints.of_code(code) not in accepted.get(name, frozenset())
     )
     if unknown:
         raise UnknownCode(", ".join(unknown))
 
 
-#: By name: the fingerprints of Nova 31 to 34.
+#: By name: the fingerprints of Nova 31 to 34, by ``tools/code_fingerprints.py``. Those of
+#: service_destroy up to 31.2 and of 32.0, which left nodes mapped, are not among them.
 KNOWN: Mapping[str, frozenset[str]] = {
-    "nova.db.main.api.Constraint": frozenset(["a50bb77d909c3f98"]),
-    "nova.db.main.api.EqualityCondition": frozenset(["30d6cd4ae482f11b"]),
-    "nova.db.main.api.InequalityCondition": frozenset(["6cc6de28b895053b"]),
-    "nova.db.main.api._compute_node_create": frozenset(["852fe492adb4c258"]),
-    "nova.db.main.api._compute_node_fetchall": frozenset(["bac2f4b874a06886"]),
-    "nova.db.main.api._compute_node_get_and_update_deleted": frozenset(["074a10e3e82fecf0"]),
-    "nova.db.main.api._compute_node_select": frozenset(["31494b9ce087f38a"]),
-    "nova.db.main.api.compute_node_create": frozenset(["0017e2f61047b780"]),
-    "nova.db.main.api.compute_node_delete": frozenset(["58c48bd7d9c1da6d"]),
-    "nova.db.main.api.compute_node_get": frozenset(["ab56a9f2f4db7e3d"]),
-    "nova.db.main.api.compute_node_get_all": frozenset(["bfb045c30247d93e"]),
-    "nova.db.main.api.compute_node_get_all_by_host": frozenset(["0e70dfe611bc960d"]),
-    "nova.db.main.api.compute_node_get_all_by_pagination": frozenset(["350435de42b672f6"]),
-    "nova.db.main.api.compute_node_get_all_mapped_less_than": frozenset(["694eb9cb3c62dc60"]),
-    "nova.db.main.api.compute_node_get_by_host_and_nodename": frozenset(["e069f9abc14b469c"]),
-    "nova.db.main.api.compute_node_get_by_nodename": frozenset(["ef8d30cd41fb61bd"]),
-    "nova.db.main.api.compute_node_get_model": frozenset(["ad84ccf07e047847"]),
-    "nova.db.main.api.compute_node_search_by_hypervisor": frozenset(["a48b31f36c8d9eb5"]),
-    "nova.db.main.api.compute_node_statistics": frozenset(["1d9da67bf657833c", "a1e642003059a66b"]),
-    "nova.db.main.api.compute_node_update": frozenset(["2a71d232587a0fb0"]),
-    "nova.db.main.api.compute_nodes_get_by_service_id": frozenset(["73e13c6aee9534aa"]),
-    "nova.db.main.api.convert_objects_related_datetimes": frozenset(["00e7ed81eda9ef31"]),
-    "nova.db.main.api.model_query": frozenset(["291d4e9a7a05e5ac"]),
-    "nova.db.main.api.service_destroy": frozenset(["475b3d0b8f0c7cf7"]),
-    "nova.db.main.api.service_get_all_computes_by_hv_type": frozenset(["b56c68ded0cd16df"]),
-    "nova.db.main.models.ComputeNode": frozenset(["f2a0e810ed73315f"]),
+    "nova.db.main.api.Constraint": frozenset(["39ea7219752f7800"]),
+    "nova.db.main.api.EqualityCondition": frozenset(["703dca2009db995e"]),
+    "nova.db.main.api.InequalityCondition": frozenset(["a32f09eb20699fd3"]),
+    "nova.db.main.api._compute_node_create": frozenset(["219471d99f6970c3"]),
+    "nova.db.main.api._compute_node_fetchall": frozenset(["96e4127edcb48184"]),
+    "nova.db.main.api._compute_node_get_and_update_deleted": frozenset(["3ebeba368a4f6869"]),
+    "nova.db.main.api._compute_node_select": frozenset(["02f64ca50a59c1c3"]),
+    "nova.db.main.api.compute_node_create": frozenset(["60850d46de22c269"]),
+    "nova.db.main.api.compute_node_delete": frozenset(["9466e4a4b3d1ae13"]),
+    "nova.db.main.api.compute_node_get": frozenset(["66c0f2d5f14bf1ff"]),
+    "nova.db.main.api.compute_node_get_all": frozenset(["33955fe5b5907059"]),
+    "nova.db.main.api.compute_node_get_all_by_host": frozenset(["507f8bd2c9c3e429"]),
+    "nova.db.main.api.compute_node_get_all_by_pagination": frozenset(["6897162bfbccac85"]),
+    "nova.db.main.api.compute_node_get_all_mapped_less_than": frozenset(["663a870dd411f7d0"]),
+    "nova.db.main.api.compute_node_get_by_host_and_nodename": frozenset(["d034a292ba8b8d82"]),
+    "nova.db.main.api.compute_node_get_by_nodename": frozenset(["426e19777f281fe1"]),
+    "nova.db.main.api.compute_node_get_model": frozenset(["982378e3f2339ae7"]),
+    "nova.db.main.api.compute_node_search_by_hypervisor": frozenset(["75b840901894a422"]),
+    "nova.db.main.api.compute_node_statistics": frozenset(["6ad2820e745b4acc", "6dc0b5d3527737dc"]),
+    "nova.db.main.api.compute_node_update": frozenset(["c1a761c4dfa13439"]),
+    "nova.db.main.api.compute_nodes_get_by_service_id": frozenset(["fe5abb9296d929bc"]),
+    "nova.db.main.api.convert_objects_related_datetimes": frozenset(["e053f2c460b72d14"]),
+    "nova.db.main.api.model_query": frozenset(["c34b5861cf94caee"]),
+    "nova.db.main.api.service_destroy": frozenset(["75db7b6a09ed430e"]),
+    "nova.db.main.api.service_get_all_computes_by_hv_type": frozenset(["471a7d623a34694f"]),
+    "nova.db.main.models.ComputeNode": frozenset(["bfe11699164e9af7"]),
     "nova.objects.compute_node.ComputeNodeList._db_compute_node_get_all_by_uuids": frozenset(
-        ["854cff7d5bca03b5"]
+        ["dc14aaf3076f4ea5"]
     ),
     "nova.objects.compute_node.ComputeNodeList._db_compute_node_get_by_hv_type": frozenset(
-        ["761319430b3e48a5"]
+        ["14373d19813c6cf3"]
     ),
-    "nova.objects.compute_node._get_node_empty_ratio": frozenset(["86f90431bd662471"]),
+    "nova.objects.compute_node._get_node_empty_ratio": frozenset(["a2f463e332a1f6ec"]),
 }

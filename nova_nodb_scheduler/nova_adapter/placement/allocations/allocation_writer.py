@@ -31,7 +31,6 @@ import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
-    batched_write,
     placement_calls,
     placement_replies,
 )
@@ -195,12 +194,12 @@ class AllocationWrite:
     """One request's write of allocations to Placement; made for one call."""
 
     _posts: placement_calls.AllocationCalls
-    _batcher: batched_write.CallBatcher[batched_write.RequestPart, placement_replies.Reply]
+    _batcher: placement_calls.CallBatcher[placement_calls.RequestPart, placement_replies.Reply]
     _reading: ReadBack
     _outcomes: dict[str, placement_replies.WriteOutcome] = attrs.field(init=False, factory=dict)
     _pieces: collections.deque[_Piece] = attrs.field(init=False, factory=collections.deque)
-    _limits: batched_write.RefusedAmounts = attrs.field(
-        init=False, factory=batched_write.RefusedAmounts
+    _limits: placement_calls.RefusedAmounts = attrs.field(
+        init=False, factory=placement_calls.RefusedAmounts
     )
     _divisible: bool = attrs.field(init=False, default=False)
 
@@ -218,7 +217,7 @@ class AllocationWrite:
         return self._outcomes
 
     def _send(self, piece: _Piece) -> None:
-        part = batched_write.RequestPart(piece.servers, self._reading.request_id)
+        part = placement_calls.RequestPart(piece.servers, self._reading.request_id)
         reply: placement_replies.Reply | None = self._limits.refusal([part])
         if reply is None:
             try:
@@ -228,9 +227,9 @@ class AllocationWrite:
                     alone=piece.alone,
                     patience_seconds=max(_LEAST_PATIENCE_SECONDS, self._reading.left_seconds()),
                 )
-            except batched_write.LeaderEnded as error:
+            except placement_calls.LeaderEnded as error:
                 reply = placement_replies.LostReply(str(error))
-            except batched_write.Overdue as error:
+            except placement_calls.Overdue as error:
                 # One Placement that hangs is not to hang all of a worker's threads.
                 text = str(error)
                 reply = (
@@ -421,10 +420,10 @@ class AllocationWriter:
         rng: random.Random | None = None,
     ) -> None:
         self._posting = placement_calls.AllocationCalls(client)
-        self._batcher: batched_write.CallBatcher[
-            batched_write.RequestPart, placement_replies.Reply
-        ] = batched_write.CallBatcher(
-            functools.partial(batched_write.write_batch, self._posting.post),
+        self._batcher: placement_calls.CallBatcher[
+            placement_calls.RequestPart, placement_replies.Reply
+        ] = placement_calls.CallBatcher(
+            functools.partial(placement_calls.write_batch, self._posting.post),
             window_seconds=batch_window_seconds,
             max_size=max_batch_consumers,
             max_calls=max_calls,
@@ -507,7 +506,7 @@ class AllocationWriter:
         return undo(self._posting, reading, servers, unsure=unsure)
 
 
-def _touches(part: batched_write.RequestPart) -> frozenset[str]:
+def _touches(part: placement_calls.RequestPart) -> frozenset[str]:
     """Return the providers and consumers of a part."""
     providers = (name for server in part.servers for name in server.request["allocations"])
     return frozenset(providers).union(server.consumer for server in part.servers)

@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP calls that write, read and remove allocations of new servers.
+"""The HTTP calls that write, read and remove allocations of new servers, and who shares one.
 
 A POST is sent as keystoneauth sent the last one, with another body and request id
 (:mod:`.repeated_requests`). An answer other than a write's own ends that.
+
+Writes of several requests share a call: a group commit without a thread of its own. Of the
+threads that wait, one leads. It takes what is queued, makes the call, hands out the results
+and goes; the next one that still waits leads then. A lone caller never waits; one that others
+are known to follow waits for them, for a bounded time. Several calls may be under way at once,
+but only for work that has nothing in common.
+
+Placement's refusal holds for the whole call. It names a provider, though, in its
+text: requests that do not touch it are written at once, the others are halved
+until each has an answer of its own. Nothing here pauses or tries again: a request
+that needs that does it in its own thread.
 """
 
 from __future__ import annotations
@@ -12,8 +23,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import attrs
 import orjson
@@ -24,6 +35,9 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_rep
 from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
 
 LOG = logging.getLogger(__name__)
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 #: Answers after which the next request may be the same: written, and refused.
 _ORDINARY = (204, 409)
@@ -228,3 +242,382 @@ class AllocationCalls:
 
 def _unknown(error: Exception) -> placement_replies.Reply:
     return placement_replies.LostReply(f"{type(error).__name__}: {error}", strange=True)
+
+
+@attrs.frozen(eq=False)
+class RequestPart:
+    """Servers of one request, written all or none.
+
+    :param request_id: of the request, for Placement's log
+    """
+
+    servers: tuple[placement_replies.NewServer, ...]
+    request_id: str | None = None
+
+    def touches(self, provider: str) -> bool:
+        return any(server.touches(provider) for server in self.servers)
+
+
+Post = Callable[[Sequence[placement_replies.NewServer], str | None], placement_replies.Reply]
+
+
+class RefusedAmounts:
+    """What Placement refused during one write: as much or more will not fit either.
+
+    Saves the calls whose answer is known. Somebody may free room meanwhile:
+    then the answer is a moment old, as an answer always is.
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[tuple[str, str], int] = {}
+
+    def note(self, parts: Sequence[RequestPart], reply: placement_replies.Reply) -> None:
+        """Remember a refusal of parts that were sent in one call."""
+        if not isinstance(reply, placement_replies.RefusedReply) or not reply.by_capacity:
+            return
+        if reply.provider and reply.resource_class:
+            key = (reply.provider, reply.resource_class)
+            wanted = _amount(parts, *key)
+            self._least[key] = min(wanted, self._least.get(key, wanted))
+
+    def refusal(self, parts: Sequence[RequestPart]) -> placement_replies.RefusedReply | None:
+        """Return the answer that parts would get; None if it is not known."""
+        for (provider, name), least in self._least.items():
+            if _amount(parts, provider, name) >= least > 0:
+                text = f"{least} of {name} did not fit on {provider}"
+                return placement_replies.RefusedReply(provider, name, True, text)
+        return None
+
+
+def _amount(parts: Sequence[RequestPart], provider: str, resource_class: str) -> int:
+    """Return what parts want of a provider, of all their servers together."""
+    return sum(
+        server.amounts.get(provider, {}).get(resource_class, 0)
+        for part in parts
+        for server in part.servers
+    )
+
+
+def write_batch(post: Post, parts: Sequence[RequestPart]) -> list[placement_replies.Reply]:
+    """Write parts of different requests; return a reply for each.
+
+    One call more where one part touches a full provider; where several do, or
+    the refusal names none, two for each halving and bad part.
+    """
+    replies: dict[RequestPart, placement_replies.Reply] = {}
+    waiting = _without_doubles(parts)
+    limits = RefusedAmounts()
+    while waiting:
+        group = waiting.pop()
+        reply: placement_replies.Reply | None = limits.refusal(group)
+        if reply is None:
+            servers = [server for part in group for server in part.servers]
+            if len(group) > 1:
+                # Placement's log has the first one's alone.
+                LOG.debug(
+                    "Requests %(ids)s share a call to Placement.",
+                    {"ids": ", ".join(str(part.request_id) for part in group)},
+                )
+            reply = post(servers, group[0].request_id)
+            limits.note(group, reply)
+        if len(group) == 1 or isinstance(
+            reply,
+            placement_replies.DoneReply | placement_replies.LostReply | placement_replies.Contended,
+        ):
+            replies.update(dict.fromkeys(group, reply))
+        else:
+            waiting.extend(_divide(group, reply, replies))
+    return [replies[part] for part in parts]
+
+
+def _without_doubles(parts: Sequence[RequestPart]) -> list[list[RequestPart]]:
+    """Divide parts so that no consumer is twice in a call; the first is last.
+
+    A server that is asked for twice at once: in one call, one of the two would
+    silently take the other's place.
+    """
+    groups: list[list[RequestPart]] = []
+    seen: list[set[str]] = []
+    for part in parts:
+        consumers = {server.consumer for server in part.servers}
+        place = next((n for n, taken in enumerate(seen) if not consumers & taken), len(seen))
+        if place == len(seen):
+            groups.append([])
+            seen.append(set())
+        groups[place].append(part)
+        seen[place] |= consumers
+    return groups[::-1]
+
+
+def _divide(
+    group: list[RequestPart],
+    reply: placement_replies.Reply,
+    replies: dict[RequestPart, placement_replies.Reply],
+) -> list[list[RequestPart]]:
+    """Say which groups to write next, last first; blame who is surely to blame."""
+    if (
+        isinstance(reply, placement_replies.RefusedReply | placement_replies.NoProvider)
+        and reply.provider
+    ):
+        touching = [part for part in group if part.touches(reply.provider)]
+        others = [part for part in group if not part.touches(reply.provider)]
+        if len(touching) == 1 or (touching and isinstance(reply, placement_replies.NoProvider)):
+            replies.update(dict.fromkeys(touching, reply))
+            return [others] if others else []
+        if touching and others:
+            return [*_halves(touching), others]
+    if isinstance(reply, placement_replies.BadReply) and reply.status is None:
+        replies.update(dict.fromkeys(group, reply))
+        return []
+    return _halves(group)
+
+
+def _halves(group: list[RequestPart]) -> list[list[RequestPart]]:
+    middle = (len(group) + 1) // 2
+    # Who came first is written first: the last group is taken next.
+    return [group[middle:], group[:middle]]
+
+
+class LeaderEnded(Exception):
+    """The thread that made the call for several was ended: its result is not known."""
+
+
+class Overdue(Exception):
+    """A call did not end in time.
+
+    :param taken: the work is part of it, and its result is not known; else it
+        still waited, and nothing is done
+    """
+
+    def __init__(self, taken: bool) -> None:
+        super().__init__(taken)
+        self.taken = taken
+
+    def __str__(self) -> str:
+        return "no answer in time" if self.taken else "an earlier call did not end in time"
+
+
+@attrs.define(eq=False)
+class _Place(Generic[Work, Result]):
+    """One caller's place in the queue."""
+
+    work: Work
+    size: int
+    alone: bool
+    touches: frozenset[Hashable]
+    result: Result | None = None
+    error: Exception | None = None
+    done: bool = False
+
+
+@attrs.define(eq=False, slots=False)
+class CallBatcher(Generic[Work, Result]):
+    """Makes a few calls at a time, each for as many callers as wait for one.
+
+    One at a time for what they touch: Placement over-commits a provider when
+    writes to it race, and what it repeats for them costs as much as the write;
+    those of one process need not race.
+
+    :param call: does some work, in the leader's thread, and returns a result
+        for each; what it raises is raised to all callers concerned
+    :param window_seconds: how long a leader waits at most for those who said
+        that they come (:meth:`coming`); 0: not at all
+    :param max_size: sizes of the work that shares a call; a single larger one
+        still gets a call of its own
+    :param max_calls: calls under way at once. More of them wait less for one
+        another, and share less
+    :param touches: what no two calls under way may have in common
+    """
+
+    _call: Callable[[Sequence[Work]], Sequence[Result]]
+    _window_seconds: float = attrs.field(default=0.0, kw_only=True)
+    _max_size: int = attrs.field(default=16, kw_only=True)
+    _max_calls: int = attrs.field(default=1, kw_only=True)
+    _touches: Callable[[Work], frozenset[Hashable]] = attrs.field(
+        default=lambda work: frozenset(), kw_only=True
+    )
+    _changed: threading.Condition = attrs.field(init=False, factory=threading.Condition)
+    _queue: list[_Place[Work, Result]] = attrs.field(init=False, factory=list)
+    #: Calls, and what they touch.
+    _under_way: int = attrs.field(init=False, default=0)
+    _touched: set[Hashable] = attrs.field(init=False, factory=set)
+    #: Whether somebody waits for company.
+    _gathering: bool = attrs.field(init=False, default=False)
+    #: Threads that said so and have not submitted yet; each remembers its own.
+    _coming: int = attrs.field(init=False, default=0)
+    _said: threading.local = attrs.field(init=False, factory=threading.local)
+
+    @contextlib.contextmanager
+    def coming(self) -> Iterator[None]:
+        """Say that this thread will submit something soon, or be known not to.
+
+        Others wait for its first work, for :meth:`not_coming`, or for the end of
+        this. Not to be nested.
+        """
+        with self._changed:
+            self._coming += 1
+        self._said.coming = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._come()
+                self._changed.notify_all()
+
+    def not_coming(self) -> None:
+        """Say that this thread submits nothing after all, though it goes on."""
+        with self._changed:
+            self._come()
+            self._changed.notify_all()
+
+    def _come(self) -> None:
+        if getattr(self._said, "coming", False):
+            self._said.coming = False
+            self._coming -= 1
+
+    def untouched(self, things: frozenset[Hashable], patience_seconds: float) -> bool:
+        """Wait until no call under way touches any of these; False if one still does then.
+
+        Who gave a call up does not know its result, and it has none yet.
+        """
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._touched.isdisjoint(things), max(0.0, patience_seconds)
+            )
+
+    def submit(
+        self,
+        work: Work,
+        size: int,
+        *,
+        alone: bool = False,
+        patience_seconds: float | None = None,
+    ) -> Result:
+        """Wait until the work is done, and return its result.
+
+        Blocks for the call under way, those queued before and the own one.
+
+        :param size: what counts towards the bound
+        :param alone: not to share a call
+        :param patience_seconds: how long to wait for calls of other threads; the
+            own one is as patient as its client. None: without end
+        :raises Overdue: such a call did not end by then
+        :raises LeaderEnded: another caller's thread was killed during the call
+        """
+        place: _Place[Work, Result] = _Place(work, size, alone, self._touches(work))
+        until = None if patience_seconds is None else time.monotonic() + patience_seconds
+        with self._changed:
+            self._queue.append(place)
+            self._come()
+            self._changed.notify_all()
+        while True:
+            batch = self._wait(place, until)
+            if not batch:
+                break
+            self._lead(batch)
+        if place.error is not None:
+            raise place.error
+        return place.result  # type: ignore[return-value]
+
+    def _wait(self, place: _Place[Work, Result], until: float | None) -> list[_Place[Work, Result]]:
+        """Wait for a result, or for the lead and then return what to lead.
+
+        Who leads is part of the call: another's would bind him beyond his patience.
+        """
+        with self._changed:
+            try:
+                while not place.done:
+                    if self._may_lead(place):
+                        self._wait_for_company()
+                        batch, _ = self._next()
+                        if place in batch:
+                            self._take(batch)
+                            return batch
+                        # Those before it fill the call by now, and one of them leads.
+                        self._changed.notify_all()
+                        continue
+                    left = None if until is None else until - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise Overdue(taken=place not in self._queue)
+                    self._changed.wait(left)
+                return []
+            except BaseException:
+                # Too late, or a green thread was killed: nobody wants its result any more.
+                if place in self._queue:
+                    self._queue.remove(place)
+                # It may have been the first, whom others left the lead.
+                self._changed.notify_all()
+                raise
+
+    def _may_lead(self, place: _Place[Work, Result]) -> bool:
+        if self._gathering or self._under_way >= self._max_calls:
+            return False
+        batch, _ = self._next()
+        return place in batch
+
+    def _wait_for_company(self) -> None:
+        if self._window_seconds > 0:
+            self._gathering = True
+            try:
+                self._changed.wait_for(self._is_complete, self._window_seconds)
+            finally:
+                self._gathering = False
+
+    def _is_complete(self) -> bool:
+        _, closed = self._next()
+        return closed or not self._coming
+
+    def _next(self) -> tuple[list[_Place[Work, Result]], bool]:
+        """Return the next call's work, and whether nothing more can join it.
+
+        In order, up to the bound, of what touches nothing in use.
+        """
+        batch: list[_Place[Work, Result]] = []
+        size = 0
+        for each in self._queue:
+            if not self._touched.isdisjoint(each.touches):
+                continue
+            if batch and (batch[0].alone or each.alone or size + each.size > self._max_size):
+                return batch, True
+            batch.append(each)
+            size += each.size
+        return batch, bool(batch) and (batch[0].alone or size >= self._max_size)
+
+    def _take(self, batch: Sequence[_Place[Work, Result]]) -> None:
+        self._under_way += 1
+        for each in batch:
+            self._queue.remove(each)
+            self._touched |= each.touches
+        if self._queue:
+            # While this one gathered, nobody else led.
+            self._changed.notify_all()
+
+    def _lead(self, batch: list[_Place[Work, Result]]) -> None:
+        error: Exception | None = None
+        results: Sequence[Result] = ()
+        try:
+            results = self._call([place.work for place in batch])
+        except Exception as raised:  # noqa: BLE001 - told to every caller concerned
+            error = raised
+        except BaseException as raised:
+            # A green thread is killed so. It is the leader's own end, not the others'.
+            error = LeaderEnded(repr(raised))
+            raise
+        finally:
+            self._hand_out(batch, results, error)
+
+    def _hand_out(
+        self,
+        batch: list[_Place[Work, Result]],
+        results: Sequence[Result],
+        error: Exception | None,
+    ) -> None:
+        with self._changed:
+            for number, place in enumerate(batch):
+                place.error = error
+                if error is None:
+                    place.result = results[number]
+                place.done = True
+                self._touched -= place.touches
+            self._under_way -= 1
+            self._changed.notify_all()

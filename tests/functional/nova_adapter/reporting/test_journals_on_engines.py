@@ -5,41 +5,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
-from nova_nodb_scheduler.testing import etcd_server, redis_server, servers
+from nova_nodb_scheduler.testing import servers
+from tests.functional.synchronizer.drivers import engine_cases
 from tests.unit.nova_adapter.reporting import journal_case
 
 
-class MemcachedTest(journal_case.DriverCases):
-    def setUp(self) -> None:
-        self.server = self.enterContext(servers.Memcached("-m", "64", "-M"))
-        super().setUp()
-
-    def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
-        return memcached.MemcachedSynchronizer(
-            memcached.MemcachedOptions(servers=(self.server.address,))
-        )
+class MemcachedTest(engine_cases.OnMemcached, journal_case.DriverCases):
+    pass
 
 
-class RedisTest(journal_case.DriverCases):
-    def setUp(self) -> None:
-        self.server = self.enterContext(redis_server.Redis())
-        super().setUp()
-
-    def make_synchronizer(self) -> redis.RedisSynchronizer:
-        return redis.RedisSynchronizer(redis.RedisOptions(url=self.server.url))
+class RedisTest(engine_cases.OnRedis, journal_case.DriverCases):
+    pass
 
 
-class EtcdTest(journal_case.DriverCases):
-    def setUp(self) -> None:
-        self.etcd = self.enterContext(etcd_server.Etcd())
-        super().setUp()
-
-    def make_synchronizer(self) -> etcd.EtcdSynchronizer:
-        return etcd.EtcdSynchronizer(
-            etcd.EtcdOptions(endpoints=(self.etcd.url,), key_prefix=self.etcd.key_prefix)
-        )
+class EtcdTest(engine_cases.OnEtcd, journal_case.DriverCases):
+    pass
 
 
 class MariaDBTest(journal_case.DriverCases):

@@ -77,9 +77,7 @@ CLAIM = frozenset(
     )
 )
 
-#: The sixteenth module is where Nova's own preparation is taken again: it is of Nova's functions
-#: in their places, which no module of the plugin's own steps knows.
-MOST_HOPS, MOST_REQUEST_MODULES = 25, 16
+MOST_HOPS, MOST_REQUEST_MODULES = 25, 15
 MOST_CLAIM_MODULES = 8
 
 SELECT = traces.Function("nova_adapter.manager", "SchedulerManager.select_destinations")

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
-from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis, sqlalchemy
-from nova_nodb_scheduler.testing import etcd_server, redis_server, servers
+from nova_nodb_scheduler.synchronizer.drivers import memory, sqlalchemy
 from nova_nodb_scheduler.testing.conformance import contract_case
-from tests.functional.synchronizer.drivers import swapping
+from tests.functional.synchronizer.drivers import engine_cases, swapping
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 from tests.unit.synchronizer.checkpoint import restarts
 
@@ -131,47 +130,16 @@ class OverMemory(Restarts):
         return swapping.hub(self.hub)
 
 
-class OverMemcached(Restarts):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.enterContext(servers.Memcached("-m", "128", "-M"))
-        self.address = self.server.address
-
-    def make_synchronizer(self) -> contract.Synchronizer:
-        return memcached.MemcachedSynchronizer(memcached.MemcachedOptions(servers=(self.address,)))
-
-    def make_swappable(self) -> Callable[[], None]:
-        second = self.enterContext(servers.Memcached("-m", "64", "-M"))
-        front, swap = swapping.front(self, self.server.server.port, second.server.port)
-        self.address = front
-        return swap
+class OverMemcached(engine_cases.OnMemcached, Restarts):
+    pass
 
 
-class OverRedis(Restarts):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.enterContext(redis_server.Redis())
-        self.address = self.server.address
-
-    def make_synchronizer(self) -> contract.Synchronizer:
-        return redis.RedisSynchronizer(redis.RedisOptions(url=f"redis://{self.address}"))
-
-    def make_swappable(self) -> Callable[[], None]:
-        second = self.enterContext(redis_server.Redis())
-        front, swap = swapping.front(self, self.server.server.port, second.server.port)
-        self.address = front
-        return swap
+class OverRedis(engine_cases.OnRedis, Restarts):
+    pass
 
 
-class OverEtcd(Restarts):
-    def setUp(self) -> None:
-        super().setUp()
-        self.etcd = self.enterContext(etcd_server.Etcd())
-
-    def make_synchronizer(self) -> contract.Synchronizer:
-        return etcd.EtcdSynchronizer(
-            etcd.EtcdOptions(endpoints=(self.etcd.url,), key_prefix=self.etcd.key_prefix)
-        )
+class OverEtcd(engine_cases.OnEtcd, Restarts):
+    pass
 
 
 class OverSQL(Restarts, sql_databases.SQLiteCase):

@@ -6,41 +6,21 @@ from __future__ import annotations
 import tempfile
 from typing import ClassVar
 
-from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, redis
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
-from nova_nodb_scheduler.testing import conformance_claims, etcd_server, redis_server, servers
-from tests.functional.synchronizer.drivers import emptied_case
+from nova_nodb_scheduler.testing import conformance_claims, servers
+from tests.functional.synchronizer.drivers import emptied_case, engine_cases
 
 
-class TestMemcached(conformance_claims.ClaimsConformance):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.enterContext(servers.Memcached("-m", "64", "-M"))
-
-    def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
-        return memcached.MemcachedSynchronizer(
-            memcached.MemcachedOptions(servers=(self.server.address,))
-        )
+class TestMemcached(engine_cases.OnMemcached, conformance_claims.ClaimsConformance):
+    pass
 
 
-class TestRedis(conformance_claims.ClaimsConformance):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.enterContext(redis_server.Redis())
-
-    def make_synchronizer(self) -> redis.RedisSynchronizer:
-        return redis.RedisSynchronizer(redis.RedisOptions(url=self.server.url))
+class TestRedis(engine_cases.OnRedis, conformance_claims.ClaimsConformance):
+    pass
 
 
-class TestEtcd(conformance_claims.ClaimsConformance):
-    def setUp(self) -> None:
-        super().setUp()
-        self.etcd = self.enterContext(etcd_server.Etcd())
-
-    def make_synchronizer(self) -> etcd.EtcdSynchronizer:
-        return etcd.EtcdSynchronizer(
-            etcd.EtcdOptions(endpoints=(self.etcd.url,), key_prefix=self.etcd.key_prefix)
-        )
+class TestEtcd(engine_cases.OnEtcd, conformance_claims.ClaimsConformance):
+    pass
 
 
 class TestSQLite(emptied_case.EmptiedCase):

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nova_nodb_scheduler.synchronizer.drivers import etcd, memcached, memory, redis
-from nova_nodb_scheduler.testing import conformance, etcd_server, redis_server, servers
+from nova_nodb_scheduler.synchronizer.drivers import memory
+from nova_nodb_scheduler.testing import conformance
 from nova_nodb_scheduler.testing.conformance import contract_case, feed, races, writes
-from tests.functional.synchronizer.drivers import swapping
+from tests.functional.synchronizer.drivers import engine_cases, swapping
 
 
 class _Memory(contract_case.Case):
@@ -35,47 +35,14 @@ class TestMemoryOneKey(_Memory, writes.CompareAndSet, feed.FeedOrder, races.Race
     single_key = True
 
 
-class TestMemcached(conformance.ConformanceSuite):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.enterContext(servers.Memcached("-m", "128", "-M"))
-        self.address = self.server.address
-
-    def make_synchronizer(self) -> memcached.MemcachedSynchronizer:
-        return memcached.MemcachedSynchronizer(memcached.MemcachedOptions(servers=(self.address,)))
-
-    def make_swappable(self) -> Callable[[], None]:
-        second = self.enterContext(servers.Memcached("-m", "64", "-M"))
-        front, swap = swapping.front(self, self.server.server.port, second.server.port)
-        self.address = front
-        return swap
+class TestMemcached(engine_cases.OnMemcached, conformance.ConformanceSuite):
+    pass
 
 
-class TestRedis(conformance.ConformanceSuite):
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.enterContext(redis_server.Redis())
-        self.address = self.server.address
-
-    def make_synchronizer(self) -> redis.RedisSynchronizer:
-        return redis.RedisSynchronizer(redis.RedisOptions(url=f"redis://{self.address}"))
-
-    def make_swappable(self) -> Callable[[], None]:
-        second = self.enterContext(redis_server.Redis())
-        front, swap = swapping.front(self, self.server.server.port, second.server.port)
-        self.address = front
-        return swap
+class TestRedis(engine_cases.OnRedis, conformance.ConformanceSuite):
+    pass
 
 
-class TestEtcd(conformance.ConformanceSuite):
-    def setUp(self) -> None:
-        super().setUp()
-        self.etcd = self.enterContext(etcd_server.Etcd())
-
-    def make_synchronizer(self) -> etcd.EtcdSynchronizer:
-        return etcd.EtcdSynchronizer(
-            etcd.EtcdOptions(endpoints=(self.etcd.url,), key_prefix=self.etcd.key_prefix)
-        )
-
+class TestEtcd(engine_cases.OnEtcd, conformance.ConformanceSuite):
     def restart_backend(self) -> None:
         self.etcd.server.restart()

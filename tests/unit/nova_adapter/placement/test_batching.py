@@ -13,7 +13,7 @@ from importlib import util
 
 import testtools
 
-from nova_nodb_scheduler.nova_adapter.placement.allocations import batched_write
+from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_calls
 
 
 class Killed(BaseException):
@@ -44,7 +44,7 @@ class BatcherTest(testtools.TestCase):
         return [each * 10 for each in work]
 
     def queue_up(
-        self, batcher: batched_write.CallBatcher[int, int], works: Sequence[tuple[int, int, bool]]
+        self, batcher: placement_calls.CallBatcher[int, int], works: Sequence[tuple[int, int, bool]]
     ) -> list[object]:
         """Submit works in order while a first call is under way; then let it go on."""
         found: list[object] = [None] * (len(works) + 1)
@@ -70,13 +70,13 @@ class BatcherTest(testtools.TestCase):
         return found
 
     def test_a_call_that_hangs_holds_nobody_beyond_his_patience(self) -> None:
-        batcher = batched_write.CallBatcher(self.call)
+        batcher = placement_calls.CallBatcher(self.call)
         self.go.clear()
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         leader.start()
         self.entered.wait()
         error = self.assertRaises(
-            batched_write.Overdue, batcher.submit, 1, 1, patience_seconds=0.05
+            placement_calls.Overdue, batcher.submit, 1, 1, patience_seconds=0.05
         )
         self.assertFalse(error.taken)
         self.go.set()
@@ -85,7 +85,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0], [2]], self.calls)
 
     def test_whose_work_is_in_a_call_that_hangs_does_not_know_its_result(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=60.0, max_size=2)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=60.0, max_size=2)
         self.go.clear()
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         with batcher.coming():
@@ -93,7 +93,7 @@ class BatcherTest(testtools.TestCase):
             while not batcher._gathering:
                 time.sleep(0.001)
             error = self.assertRaises(
-                batched_write.Overdue, batcher.submit, 1, 1, patience_seconds=0.2
+                placement_calls.Overdue, batcher.submit, 1, 1, patience_seconds=0.2
             )
         self.assertTrue(error.taken)
         self.go.set()
@@ -101,7 +101,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0, 1]], self.calls)
 
     def test_who_gave_a_call_up_can_wait_for_its_end(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, touches=lambda work: frozenset((work,)))
+        batcher = placement_calls.CallBatcher(self.call, touches=lambda work: frozenset((work,)))
         self.go.clear()
         leader = threading.Thread(target=batcher.submit, args=(1, 1))
         leader.start()
@@ -113,7 +113,7 @@ class BatcherTest(testtools.TestCase):
         leader.join()
 
     def test_nobody_leads_a_call_that_is_not_his(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, max_size=4)
+        batcher = placement_calls.CallBatcher(self.call, max_size=4)
         found = self.queue_up(batcher, [(1, 9, False), (2, 1, False), (3, 9, False)])
         self.assertEqual([0, 10, 20, 30], found)
         self.assertEqual([[0], [1], [2], [3]], self.calls)
@@ -121,14 +121,14 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual(4, len(set(self.callers)))
 
     def test_who_gives_up_leaves_the_lead_to_the_next(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, max_size=4)
+        batcher = placement_calls.CallBatcher(self.call, max_size=4)
         self.go.clear()
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         leader.start()
         self.entered.wait()
         first = threading.Thread(
             target=self.assertRaises,
-            args=(batched_write.Overdue, batcher.submit, 1, 9),
+            args=(placement_calls.Overdue, batcher.submit, 1, 9),
             kwargs={"patience_seconds": 0.05},
         )
         first.start()
@@ -143,7 +143,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0], [2]], self.calls)
 
     def test_a_call_nothing_can_join_waits_for_nobody(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=60.0)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=60.0)
         with batcher.coming():
             first = threading.Thread(target=batcher.submit, args=(0, 1))
             first.start()
@@ -157,7 +157,7 @@ class BatcherTest(testtools.TestCase):
             self.assertEqual([[0], [1]], self.calls)
 
     def test_a_caller_waits_for_the_others_that_said_they_come(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=60.0)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=60.0)
         said = threading.Barrier(3)
 
         def come(number: int, seconds: float) -> None:
@@ -174,7 +174,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0, 1, 2]], [sorted(each) for each in self.calls])
 
     def test_nobody_waits_for_one_that_will_not_come_after_all(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=60.0)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=60.0)
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         with batcher.coming():
             leader.start()
@@ -185,7 +185,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0]], self.calls)
 
     def test_nobody_waits_for_one_that_says_that_it_does_not_come(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=60.0)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=60.0)
         leader = threading.Thread(target=batcher.submit, args=(0, 1))
         with batcher.coming():
             leader.start()
@@ -196,7 +196,7 @@ class BatcherTest(testtools.TestCase):
             self.assertEqual([[0]], self.calls)
 
     def test_nobody_waits_beyond_the_window(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=0.05)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=0.05)
         with batcher.coming():
             leader = threading.Thread(target=batcher.submit, args=(0, 1))
             leader.start()
@@ -204,7 +204,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0]], self.calls)
 
     def test_who_comes_again_is_waited_for_once(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, window_seconds=60.0)
+        batcher = placement_calls.CallBatcher(self.call, window_seconds=60.0)
         with batcher.coming():
             batcher.submit(0, 1)
             batcher.submit(1, 1)
@@ -214,24 +214,24 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[0], [1], [2]], self.calls)
 
     def test_a_lone_caller_calls_at_once_in_its_own_thread(self) -> None:
-        batcher = batched_write.CallBatcher(self.call)
+        batcher = placement_calls.CallBatcher(self.call)
         self.assertEqual(70, batcher.submit(7, 1))
         self.assertEqual([threading.get_ident()], self.callers)
 
     def test_what_waits_shares_the_next_call_in_order_up_to_the_bound(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, max_size=4)
+        batcher = placement_calls.CallBatcher(self.call, max_size=4)
         works = [(1, 1, False), (2, 2, False), (3, 2, False), (4, 9, False), (5, 1, False)]
         self.assertEqual([0, 10, 20, 30, 40, 50], self.queue_up(batcher, works))
         self.assertEqual([[0], [1, 2], [3], [4], [5]], self.calls)
 
     def test_work_that_is_to_be_alone_shares_neither_as_first_nor_later(self) -> None:
-        batcher = batched_write.CallBatcher(self.call)
+        batcher = placement_calls.CallBatcher(self.call)
         works = [(1, 1, False), (2, 1, True), (3, 1, False), (4, 1, False)]
         self.queue_up(batcher, works)
         self.assertEqual([[0], [1], [2], [3, 4]], self.calls)
 
     def test_an_error_reaches_all_that_shared_the_call_and_ends_there(self) -> None:
-        batcher = batched_write.CallBatcher(self.call)
+        batcher = placement_calls.CallBatcher(self.call)
         self.raises = ValueError("broken")
         found = self.queue_up(batcher, [(1, 1, False), (2, 1, False)])
         self.assertEqual([self.raises] * 3, found)
@@ -239,18 +239,18 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual(30, batcher.submit(3, 1))
 
     def test_a_killed_leader_leaves_the_others_with_an_unknown_result(self) -> None:
-        batcher = batched_write.CallBatcher(self.call)
+        batcher = placement_calls.CallBatcher(self.call)
         self.raises = Killed()
         found = self.queue_up(batcher, [(1, 1, False), (2, 1, False)])
         kinds = [type(each) for each in found]
         # The one that led is killed itself; it led one of the two calls, or both.
         self.assertEqual(Killed, kinds[0])
-        self.assertEqual({Killed, batched_write.LeaderEnded}, set(kinds[1:]))
+        self.assertEqual({Killed, placement_calls.LeaderEnded}, set(kinds[1:]))
         self.raises = None
         self.assertEqual(30, batcher.submit(3, 1))
 
     def test_many_threads_get_each_their_own_result(self) -> None:
-        batcher = batched_write.CallBatcher(self.call, max_size=5)
+        batcher = placement_calls.CallBatcher(self.call, max_size=5)
         wrong: list[int] = []
 
         def work(number: int) -> None:
@@ -269,7 +269,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual(800, sum(len(call) for call in self.calls))
 
     def test_work_that_touches_other_things_does_not_wait(self) -> None:
-        batcher = batched_write.CallBatcher(
+        batcher = placement_calls.CallBatcher(
             self.call, max_calls=2, touches=lambda work: frozenset({work})
         )
         entered = [threading.Event() for _ in range(2)]
@@ -289,7 +289,7 @@ class BatcherTest(testtools.TestCase):
         self.assertEqual([[1], [2]], self.calls)
         # There is no third call, and what touches the same shares the next one.
         error = self.assertRaises(
-            batched_write.Overdue, batcher.submit, 3, 1, patience_seconds=0.02
+            placement_calls.Overdue, batcher.submit, 3, 1, patience_seconds=0.02
         )
         self.assertFalse(error.taken)
         go.set()
@@ -297,7 +297,7 @@ class BatcherTest(testtools.TestCase):
             thread.join()
 
     def test_work_that_touches_what_a_call_does_waits_and_then_shares(self) -> None:
-        batcher = batched_write.CallBatcher(
+        batcher = placement_calls.CallBatcher(
             self.call, max_calls=2, touches=lambda work: frozenset({work % 10})
         )
         works = [(10, 1, False), (20, 1, False), (30, 1, True), (40, 1, False)]
@@ -322,7 +322,7 @@ class BatcherTest(testtools.TestCase):
                     touched.remove(each)
             return [each * 10 for each in work]
 
-        batcher = batched_write.CallBatcher(
+        batcher = placement_calls.CallBatcher(
             call, max_calls=3, max_size=4, touches=lambda work: frozenset({work % 7})
         )
         wrong: list[int] = []
@@ -350,13 +350,13 @@ class BatcherTest(testtools.TestCase):
             import eventlet
             eventlet.monkey_patch()
             import time
-            from nova_nodb_scheduler.nova_adapter.placement.allocations import batched_write
+            from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_calls
             calls = []
             def call(work):
                 calls.append(len(work))
                 time.sleep(0.01)
                 return [each * 10 for each in work]
-            batcher = batched_write.CallBatcher(call)
+            batcher = placement_calls.CallBatcher(call)
             pool = eventlet.GreenPool()
             found = list(pool.imap(lambda each: batcher.submit(each, 1), range(33)))
             assert found == [each * 10 for each in range(33)], found
@@ -368,7 +368,7 @@ class BatcherTest(testtools.TestCase):
             assert first.wait() == 10
             assert batcher.submit(3, 1) == 30 and calls[3:] == [1, 1], calls
             # Those on their way are waited for.
-            batcher = batched_write.CallBatcher(call, window_seconds=5.0)
+            batcher = placement_calls.CallBatcher(call, window_seconds=5.0)
             def come(number):
                 with batcher.coming():
                     eventlet.sleep(number / 100)

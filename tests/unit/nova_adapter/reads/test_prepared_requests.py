@@ -288,10 +288,11 @@ class PreparedCase(test_proof.JudgeCase):
         self.beat("conductor-0", cell=CELL0, guards=[CELL0])
         self.swept(CELL0)
         self.cells = [A, B]
+        self.built = request_views.BuiltObjects()
         self.views = request_views.RequestViews(
             self.store,
             self.judge,
-            request_views.BuiltObjects(),
+            self.built,
             lambda: self.cells,
             lambda: 1,
             lambda scope, reason: None,
@@ -433,6 +434,14 @@ class PreparedRequestsTest(PreparedCase):
             before = self.processed
             self.compare({**PLAIN, **other})
             self.assertEqual(before + 1, self.processed, other)
+
+    def test_one_that_comes_again_and_again_stays_however_many_others_come(self) -> None:
+        self.built.prepared = request_views.Built(2)
+        self.compare(PLAIN)
+        for vcpus in range(2, 8):
+            self.compare(PLAIN)
+            self.compare({**PLAIN, "vcpus": vcpus})
+        self.assertEqual(7, self.processed)
 
     def test_a_destination_is_prepared_each_time(self) -> None:
         for _ in range(2):

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import random
 import types
+import unittest
 from collections.abc import Callable
+from concurrent import futures
 
 from nova import objects
 
@@ -77,3 +80,62 @@ class RequestViewsTest(test_proof.JudgeCase):
         self.then = self.quarantine.clear
         self.assertFalse(self.views.still_proved(view))
         self.assertTrue(self.views.still_proved(view))
+
+
+class BuiltTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.built = request_views.Built(3)
+
+    def keep(self, *keys: str) -> None:
+        for key in keys:
+            self.built.keep(key, 1, key.upper())
+
+    def kept(self, *keys: str) -> str:
+        return "".join(key for key in keys if self.built.find(key, 1) is not None)
+
+    def test_what_is_in_use_stays_however_many_others_come_and_go(self) -> None:
+        self.keep("a", "b", "c")
+        for number in range(50):
+            self.assertEqual("A", self.built.find("a", 1))
+            self.assertEqual("B", self.built.get("b", 1, self.fail))
+            self.keep(f"d{number}")
+        self.assertEqual("a", self.kept("a", "c"))
+        self.assertEqual("D49", self.built.find("d49", 1))
+
+    def test_of_what_is_not_used_the_oldest_goes_and_never_what_comes(self) -> None:
+        self.keep("a", "b", "c", "d", "e")
+        self.assertEqual("cde", self.kept("a", "b", "c", "d", "e"))
+        # All of them are in use.
+        self.keep("f")
+        self.assertEqual("def", self.kept("c", "d", "e", "f"))
+
+    def test_what_was_in_use_and_is_not_any_more_goes(self) -> None:
+        self.keep("a", "b", "c")
+        self.kept("a", "b", "c")
+        self.keep("d", "e", "f")
+        self.assertEqual("def", self.kept("a", "b", "c", "d", "e", "f"))
+
+    def test_what_is_asked_for_of_another_revision_is_not_in_use(self) -> None:
+        self.keep("a", "b", "c")
+        for _ in range(3):
+            self.assertIsNone(self.built.find("a", 2))
+        self.keep("d")
+        self.assertEqual("bcd", self.kept("a", "b", "c", "d"))
+
+    def test_a_new_revision_takes_the_place_of_the_former(self) -> None:
+        self.keep("a", "b", "c")
+        self.built.keep("a", 2, "new")
+        self.assertEqual("bc", self.kept("a", "b", "c"))
+        self.assertEqual("new", self.built.find("a", 2))
+
+    def test_threads_find_what_is_theirs_or_nothing(self) -> None:
+        def work(seed: int) -> None:
+            drawn = random.Random(seed)
+            for _ in range(5000):
+                key = str(drawn.randrange(6))
+                self.assertEqual(key, self.built.get(key, 1, lambda key=key: key))
+
+        with futures.ThreadPoolExecutor(4) as pool:
+            for each in [pool.submit(work, seed) for seed in range(4)]:
+                each.result()
+        self.assertEqual(3, len(self.kept(*map(str, range(6)))))

@@ -3,7 +3,6 @@
 
 import collections
 import itertools
-import logging
 import pathlib
 import tempfile
 import unittest
@@ -354,6 +353,4 @@ CASES = (
 
 class PropertyTest(unittest.TestCase):
     def test_whatever_comes_between_nothing_told_is_lost_unsaid(self):
-        logging.disable(logging.CRITICAL)
-        self.addCleanup(logging.disable, logging.NOTSET)
         machine_runs.run(Machine, Machine.met, CASES, max_examples=150, stateful_step_count=40)

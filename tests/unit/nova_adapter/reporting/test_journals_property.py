@@ -8,7 +8,6 @@ exactly those for unreported that went through no living conductor.
 
 import collections
 import itertools
-import logging
 import unittest
 import uuid
 
@@ -221,6 +220,4 @@ CASES = (
 
 class PropertyTest(unittest.TestCase):
     def test_a_reader_knows_what_stands_there_and_what_nobody_told(self):
-        logging.disable(logging.CRITICAL)
-        self.addCleanup(logging.disable, logging.NOTSET)
         machine_runs.run(Machine, Machine.met, CASES, max_examples=100, stateful_step_count=40)

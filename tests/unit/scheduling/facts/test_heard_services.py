@@ -2,7 +2,6 @@
 """What journals tell of services is what was heard, whatever happens to their conductors."""
 
 import collections
-import logging
 import math
 import unittest
 import uuid
@@ -482,6 +481,4 @@ CASES = (
 
 class PropertyTest(unittest.TestCase):
     def test_arrays_tell_what_sets_tell_whatever_happens(self):
-        logging.disable(logging.CRITICAL)
-        self.addCleanup(logging.disable, logging.NOTSET)
         machine_runs.run(Machine, Machine.met, CASES, max_examples=60, stateful_step_count=50)

@@ -2,7 +2,6 @@
 """Random histories, checkpoints at any moment of them and restarts, against plain dictionaries."""
 
 import itertools
-import logging
 import os
 import pathlib
 import shutil
@@ -247,14 +246,7 @@ class SQLiteMachine(Machine):
 
 
 class TestRestarts(unittest.TestCase):
-    def setUp(self):
-        super().setUp()
-        logger = logging.getLogger("nova_nodb_scheduler")
-        self.addCleanup(logger.setLevel, logger.level)
-        logger.setLevel(logging.CRITICAL)
-
     def run_machine(self, machine, examples, expected):
-        SEEN.clear()
         cases = ("epochs", "checks", "killed", "whole saves", "absent", "restored")
         machine_runs.run(
             machine,

@@ -167,7 +167,6 @@ class Machine(stateful.RuleBasedStateMachine):
 
 
 def run_machine(expected=(), examples=EXAMPLES, phases=tuple(hypothesis.Phase)):
-    SEEN.clear()
     machine_runs.run(
         Machine,
         SEEN,

@@ -7,7 +7,6 @@ dead feeds, on three replicas; and what others do between the read and the
 write of an operation. Set NODB_PROPERTY_EXAMPLES for more cases than CI runs.
 """
 
-import logging
 import os
 import unittest
 
@@ -257,15 +256,7 @@ def counted(made):
 
 
 class TestReplicas(unittest.TestCase):
-    def setUp(self):
-        super().setUp()
-        # Thousands of resyncs say nothing to a reader of the test's output.
-        logger = logging.getLogger("nova_nodb_scheduler")
-        self.addCleanup(logger.setLevel, logger.level)
-        logger.setLevel(logging.CRITICAL)
-
     def run_machine(self, machine):
-        SEEN.update(dict.fromkeys(SEEN, 0))
         machine_runs.run(
             machine, SEEN, tuple(SEEN), max_examples=EXAMPLES, stateful_step_count=STEPS
         )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import random
 import threading
@@ -18,7 +17,6 @@ from nova.db.main import api as main_db
 from nova.objects import compute_node as nova_compute_node
 from oslo_db import exception as db_exception
 
-from nova_nodb_scheduler.nova_adapter import code_fingerprints
 from nova_nodb_scheduler.nova_adapter.compute_nodes import row_records, table_copy
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import replaced_code, served_functions
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
@@ -84,33 +82,6 @@ class InstalledTest(ServedCase):
             with self.assertRaisesRegex(replaced_code.UnknownCode, "compute_node_get is not"):
                 self.served().install()
             self.assertEqual(before, replaced_code.looked_at())
-
-    def test_comments_documentation_and_layout_are_no_difference(self) -> None:
-        one = 'def f(a):\n    """Told."""\n    return a + "b"  # why\n'
-        other = 'def f(a):\n\n    return a + \\\n        "b"\n'
-        self.assertEqual(
-            code_fingerprints.fingerprint_of_source(one),
-            code_fingerprints.fingerprint_of_source(other),
-        )
-        changed = one.replace('"b"', '"c"')
-        self.assertNotEqual(
-            code_fingerprints.fingerprint_of_source(one),
-            code_fingerprints.fingerprint_of_source(changed),
-        )
-
-    def test_python_s_own_fault_while_others_parse_says_nothing_about_the_code(self) -> None:
-        known = code_fingerprints.fingerprint(main_db.compute_node_get)
-        source = code_fingerprints.inspect.getsource
-        fault = SystemError("AST constructor recursion depth mismatch (before=93, after=99)")
-        answers = [fault, source(inspect.unwrap(main_db.compute_node_get))]
-        with mock.patch.object(
-            code_fingerprints.inspect, "getsource", autospec=True, side_effect=answers
-        ):
-            self.assertEqual(known, code_fingerprints.fingerprint(source))
-        with mock.patch.object(
-            code_fingerprints.inspect, "getsource", autospec=True, side_effect=fault
-        ):
-            self.assertEqual("", code_fingerprints.fingerprint(source))
 
     def test_nova_s_objects_go_through_it(self) -> None:
         self.install()
