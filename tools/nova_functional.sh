@@ -133,7 +133,7 @@ expected=$suite/expected/nova$nova
 status=0
 compare=(compare --expected "$expected" --selection "$list"
     --compute-nodes "${NOVA_SUITE_COMPUTE_NODES:-mirror}"
-    --driver "${NOVA_SUITE_DRIVER:-nodb_scheduler}")
+    --driver "${NOVA_SUITE_DRIVER:-nodb_scheduler}" ${NOVA_SUITE_WAIT:+--waits})
 if [ "$mode" != stock ]; then
     compare+=(--plugin)
     "$venv/bin/python" -m tests.nova_suite.feed_report "$results" || status=1

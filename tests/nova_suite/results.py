@@ -137,6 +137,7 @@ def main() -> int:
     parser.add_argument("--plugin", action="store_true", help="the run was with the plugin")
     parser.add_argument("--compute-nodes", default="mirror", help="what answered for compute nodes")
     parser.add_argument("--driver", default="nodb_scheduler", help="the scheduler_driver")
+    parser.add_argument("--waits", action="store_true", help="every server may wait for room")
     arguments = parser.parse_args()
     if arguments.command == "file":
         return file_stream(arguments.results)
@@ -154,7 +155,10 @@ def main() -> int:
         arguments.expected,
         selection.read(arguments.selection),
         selection.left_out(
-            arguments.plugin, arguments.compute_nodes, may_wait=arguments.driver == "nodb_queue"
+            arguments.plugin,
+            arguments.compute_nodes,
+            may_wait=arguments.driver == "nodb_queue",
+            waits=arguments.waits,
         ),
     )
 

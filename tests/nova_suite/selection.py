@@ -23,15 +23,19 @@ def decided_by_placement() -> list[str]:
     return read(EXPECTED / "placement.txt")
 
 
-def left_out(with_plugin: bool, nodes: str, *, may_wait: bool = False) -> list[str]:
+def left_out(
+    with_plugin: bool, nodes: str, *, may_wait: bool = False, waits: bool = False
+) -> list[str]:
     """Return the tests that a run leaves out; the files say why.
 
     :param nodes: what answers for compute nodes: ``mirror``, ``store`` or ``retired``
     :param may_wait: whether the driver is ``nodb_queue``, which decides from memory alone
+    :param waits: whether every server waits for room with it
     """
     served = [] if nodes == "mirror" else read(SELECTIONS / "excluded_served.txt")
     placed = decided_by_placement() if may_wait else []
-    return [*(excluded() if with_plugin else []), *served, *placed]
+    waiting = read(SELECTIONS / "excluded_waiting.txt") if may_wait and waits else []
+    return [*(excluded() if with_plugin else []), *served, *placed, *waiting]
 
 
 def covers(names: list[str], test_id: str) -> bool:

@@ -62,6 +62,7 @@ def load_tests(
         bool(os.environ.get(PLUGIN_VARIABLE)),
         mode,
         may_wait=os.environ.get(DRIVER_VARIABLE) == "nodb_queue",
+        waits=bool(os.environ.get(WAIT_VARIABLE)),
     )
     tests = unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
     return unittest.TestSuite(

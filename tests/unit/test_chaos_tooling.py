@@ -706,13 +706,14 @@ class UndoneTest(unittest.TestCase):
             f"{about} [instance: {_THIRD}] Took 1.41 seconds to build instance.\n",
         ]
         self.assertEqual({_FIRST, _SECOND}, set(novas_own.failed_builds(lines)))
-        # Its conductor was killed with its very first word in hand.
+        # Its conductor was killed with its first words in hand.
         told = "Successfully reverted task state from {} on failure for instance."
         lines = [
             f"{about} [instance: {_FIRST}] {told.format('None')}\n",
-            f"{about} [instance: {_SECOND}] {told.format('resize_prep')}\n",
+            f"{about} [instance: {_SECOND}] {told.format('scheduling')}\n",
+            f"{about} [instance: {_THIRD}] {told.format('resize_prep')}\n",
         ]
-        self.assertEqual({_FIRST}, set(novas_own.failed_builds(lines)))
+        self.assertEqual({_FIRST, _SECOND}, set(novas_own.failed_builds(lines)))
 
     def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:

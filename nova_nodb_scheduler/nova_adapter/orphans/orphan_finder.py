@@ -298,6 +298,10 @@ class OrphanDuty:
         """End the thread; idempotent. What it deletes just now is deleted, or is not."""
         self._thread.stop(timeout_seconds)
 
+    def tell(self, whom: Callable[[str], None]) -> None:
+        """See :meth:`OrphanFinder.tell`."""
+        self.finder.tell(whom)
+
     def figures(self) -> dict[str, float]:
         """Return what is counted, for status and metrics; any thread."""
         status = self.finder.status

@@ -65,8 +65,8 @@ _LEAKED = re.compile(
 _NOT_BUILT = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] (?:Failed to build and run instance"
     r"|Failed to revert task state for instance"
-    # Its first word to its conductor was lost: of a server that is built the task is none yet.
-    r"|Successfully reverted task state from None on failure for instance)"
+    # Its first words to its conductor were lost, before or behind what ends the task.
+    r"|Successfully reverted task state from (?:None|scheduling) on failure for instance)"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")

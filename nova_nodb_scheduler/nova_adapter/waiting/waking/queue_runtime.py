@@ -172,7 +172,7 @@ class QueueRuntime:
             self.worker.is_running,
         )
         runtime.replicator.subscribe(self._look_at, self.worker.wake)
-        decisions.orphan_duty.finder.tell(self._try_who_holds_room)
+        decisions.orphan_duty.tell(self._try_who_holds_room)
         self._sinks = sinks
 
     def start(self) -> None:
