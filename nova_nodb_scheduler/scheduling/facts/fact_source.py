@@ -320,7 +320,7 @@ class FactSource(Whereabouts):
         for more in (unseen, unreported.used):
             for name, amount in more.items():
                 used[name] = used.get(name, 0) + amount
-        return attrs.evolve(read, used=used)
+        return read.with_used(used)
 
     def shared(self, uuid: str) -> host_facts.ProviderFacts | None:
         """Return a provider tree that is no host's as its record has it."""

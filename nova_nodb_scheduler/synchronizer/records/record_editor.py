@@ -552,7 +552,6 @@ class DraftedWrite:
         return self.write.expected_revision
 
 
-
 @attrs.frozen
 class Draft:
     """A write of one record, and how it is made anew on what other threads write before it.

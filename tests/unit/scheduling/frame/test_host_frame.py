@@ -226,3 +226,12 @@ class ChangeLogTest(testtools.TestCase):
         self.assertIsNone(log.since(989))
         self.assertEqual([998, 999], log.since(998).tolist())
         self.assertLessEqual(len(log._rows), 20)
+
+
+class ProviderFactsTest(testtools.TestCase):
+    def test_a_provider_with_other_amounts_in_use_is_the_same_for_the_rest(self) -> None:
+        names = [each.name for each in attrs.fields(host_facts.ProviderFacts)]
+        its = host_facts.ProviderFacts(**{name: f"its {name}" for name in names})
+        self.assertEqual(attrs.evolve(its, used={"VCPU": 1}), its.with_used({"VCPU": 1}))
+        # A frame takes the very object that it has for no news.
+        self.assertIsNot(its, its.with_used(its.used))
