@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -213,7 +213,7 @@ _ROWS = np.dtype(list(_DTYPES.items()))
 assert _ROWS.itemsize == ROW.size
 
 #: What a server takes of a host when it is chosen; a fork has its own.
-_CONSUMABLE = (
+CONSUMABLE = (
     "free_ram_mb",
     "free_disk_mb",
     "vcpus_used",
@@ -320,6 +320,14 @@ class PlainColumns:
         """
         return self._put(row, self._plain[-len(OF_SERVICE) :], service)
 
+    def put_consumable(self, row: int, numbers: Mapping[str, int]) -> bool:
+        """Take over what is left of what servers take of a host; say whether it changed.
+
+        :param numbers: of each of :data:`CONSUMABLE`, in their order
+        """
+        columns = [getattr(self, name) for name in CONSUMABLE]
+        return self._put(row, columns, [*numbers.values()])
+
     def _put(self, row: int, columns: Sequence[npt.NDArray[Any]], values: Sequence[Any]) -> bool:
         changed = False
         for column, value in zip(columns, values, strict=True):
@@ -334,5 +342,5 @@ class PlainColumns:
 
     def own_consumable(self) -> None:
         """Replace what servers take of hosts by copies."""
-        for name in _CONSUMABLE:
+        for name in CONSUMABLE:
             setattr(self, name, getattr(self, name).copy())
