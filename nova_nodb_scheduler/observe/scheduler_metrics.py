@@ -172,15 +172,14 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ["reason", "cell"],
             registry=registry,
         )
-        self._schedules = prometheus_client.Histogram(
+        schedules = prometheus_client.Histogram(
             "nodb_schedule_seconds",
             "Duration of select_destinations",
             ["outcome"],
             registry=registry,
             buckets=_SCHEDULE_BUCKETS,
         )
-        for outcome in _OUTCOMES:
-            self._schedules.labels(outcome)
+        self._schedules = {outcome: schedules.labels(outcome) for outcome in _OUTCOMES}
 
         self._candidates = prometheus_client.Counter(
             "nodb_candidates",
@@ -205,7 +204,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
 
         :param outcome: ``selected``, ``no_valid_host`` or ``error``
         """
-        self._schedules.labels(outcome).observe(seconds)
+        self._schedules[outcome].observe(seconds)
 
     # -- the synchronizer's Meter ---------------------------------------------
 
