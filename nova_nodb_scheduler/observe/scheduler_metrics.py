@@ -187,14 +187,17 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ["source", "reason"],
             registry=registry,
         )
+        self._from_memory = self._candidates.labels("memory", "")
 
     def took_candidates(self, asked_placement: str | None) -> None:
         """Count a request's source of candidates.
 
         :param asked_placement: why Placement was asked; None for memory
         """
-        source = "memory" if asked_placement is None else "placement"
-        self._candidates.labels(source, asked_placement or "").inc()
+        if asked_placement is None:
+            self._from_memory.inc()
+        else:
+            self._candidates.labels("placement", asked_placement).inc()
 
     def fell_back(self, reason: str, cell: str) -> None:
         self._fallbacks.labels(reason, cell).inc()

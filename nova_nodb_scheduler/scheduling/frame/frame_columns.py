@@ -231,6 +231,7 @@ CONSUMABLE = (
     "num_io_ops",
     "pci_free",
 )
+_consumable_of = operator.attrgetter(*CONSUMABLE)
 
 
 @attrs.define(eq=False)
@@ -335,8 +336,7 @@ class PlainColumns:
 
         :param numbers: of each of :data:`CONSUMABLE`, in their order
         """
-        columns = [getattr(self, name) for name in CONSUMABLE]
-        return self._put(row, columns, [*numbers.values()])
+        return self._put(row, _consumable_of(self), [*numbers.values()])
 
     def _put(self, row: int, columns: Sequence[npt.NDArray[Any]], values: Sequence[Any]) -> bool:
         changed = False

@@ -408,9 +408,9 @@ class HostFrame(ReadableFrame):
             changed |= self.put_consumable(row, consumable)
         if not isinstance(service, Same):
             changed |= self.put_service(row, service)
+            changed |= self._liveness.look_at(self, row)
         if not isinstance(provider, Same):
             changed |= self._provided.put(row, provider)
-        changed |= self._liveness.look_at(self, row)
         if changed:
             self.log.add(row)
 
