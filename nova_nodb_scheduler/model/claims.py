@@ -10,6 +10,7 @@ consumer* of what the authority shows and what is claimed, never their sum.
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -70,11 +71,13 @@ class NodeShare:
 
     def to_state(self) -> dict[str, Any]:
         # For every claim on a host whenever one of them changes: attrs.asdict is dear.
-        return {name: value for name in _OF_A_SHARE if (value := getattr(self, name))}
+        values = zip(_OF_A_SHARE, _values_of_a_share(self), strict=True)
+        return {name: value for name, value in values if value}
 
 
 #: Fields of a share, in the order in which they are written.
 _OF_A_SHARE = tuple(attrs.fields_dict(NodeShare))
+_values_of_a_share = operator.attrgetter(*_OF_A_SHARE)
 
 
 @attrs.frozen
@@ -146,6 +149,20 @@ class HeldClaim:
         )
         object.__setattr__(held, "_state", state)
         return held
+
+    def confirm(self) -> HeldClaim:
+        """Return the claim once its allocation is written: without a lease."""
+        # Of each request once: attrs.evolve is dear.
+        return HeldClaim(
+            self.resources,
+            ClaimState.CONFIRMED,
+            self.claim_id,
+            self.writer,
+            None,
+            self.confirmed_by,
+            self.node,
+            self.extra,
+        )
 
     def is_of(self, state: Mapping[str, Any], version: int) -> bool:
         """Say whether a state, in a record of that version, is this very claim."""

@@ -521,7 +521,7 @@ def _copy(value: Any) -> Any:
     copied._changed_fields = set(value._changed_fields)
     for name in _CHANGED_PARTS:
         if part := held.get(name):
-            held[name] = copy.deepcopy(part)
+            held[name] = prepared_requests.copied(part)
     if hints := held.get(_HINTS):
         held[_HINTS] = dict(hints)
     return copied

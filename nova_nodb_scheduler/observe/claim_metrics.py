@@ -61,19 +61,21 @@ class ClaimMetrics(ledger_claimer.ClaimMeter):
         for result in ("stands", "withdrawn", "not ours", "unknown"):
             # An alert sees a rise only of what was there before.
             self._verified.labels(result)
-        self._seconds = prometheus_client.Histogram(
+        seconds = prometheus_client.Histogram(
             "nodb_claim_seconds",
             "Duration of taking, and of confirming, the claims of a request",
             ["step"],
             registry=registry,
             buckets=_BUCKETS,
         )
+        self._take_seconds = seconds.labels("take")
+        self._confirm_seconds = seconds.labels("confirm")
 
     def claimed(self, count: int, seconds: float) -> None:
         """Record claims of one call that were taken, and how long the call took."""
         self._counts["taken"] += count
         self._taken.inc(count)
-        self._seconds.labels("take").observe(seconds)
+        self._take_seconds.observe(seconds)
 
     def claim_refused(self, reason: str) -> None:
         """Record one claim that was not taken."""
@@ -88,7 +90,7 @@ class ClaimMetrics(ledger_claimer.ClaimMeter):
         self._counts["confirmed"] += count
         self._counts["gone"] += gone
         self._gone.inc(gone)
-        self._seconds.labels("confirm").observe(seconds)
+        self._confirm_seconds.observe(seconds)
 
     def allocation_verified(self, result: str) -> None:
         """Record one allocation that was looked at once it was written.

@@ -172,15 +172,14 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ["reason", "cell"],
             registry=registry,
         )
-        self._schedules = prometheus_client.Histogram(
+        schedules = prometheus_client.Histogram(
             "nodb_schedule_seconds",
             "Duration of select_destinations",
             ["outcome"],
             registry=registry,
             buckets=_SCHEDULE_BUCKETS,
         )
-        for outcome in _OUTCOMES:
-            self._schedules.labels(outcome)
+        self._schedules = {outcome: schedules.labels(outcome) for outcome in _OUTCOMES}
 
         self._candidates = prometheus_client.Counter(
             "nodb_candidates",
@@ -188,14 +187,17 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ["source", "reason"],
             registry=registry,
         )
+        self._from_memory = self._candidates.labels("memory", "")
 
     def took_candidates(self, asked_placement: str | None) -> None:
         """Count a request's source of candidates.
 
         :param asked_placement: why Placement was asked; None for memory
         """
-        source = "memory" if asked_placement is None else "placement"
-        self._candidates.labels(source, asked_placement or "").inc()
+        if asked_placement is None:
+            self._from_memory.inc()
+        else:
+            self._candidates.labels("placement", asked_placement).inc()
 
     def fell_back(self, reason: str, cell: str) -> None:
         self._fallbacks.labels(reason, cell).inc()
@@ -205,7 +207,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
 
         :param outcome: ``selected``, ``no_valid_host`` or ``error``
         """
-        self._schedules.labels(outcome).observe(seconds)
+        self._schedules[outcome].observe(seconds)
 
     # -- the synchronizer's Meter ---------------------------------------------
 

@@ -231,26 +231,30 @@ class ColumnLayout:
 
         :raises KeyError: no such column
         """
-        return self._position("column", name, self._column_positions)
+        try:
+            return self._column_positions[name]
+        except KeyError:
+            raise self._undeclared("column", name, self._column_positions) from None
 
     def index_position(self, name: str) -> int:
         """Return where an index stands among those declared.
 
         :raises KeyError: no such index
         """
-        return self._position("index", name, self._index_positions)
+        try:
+            return self._index_positions[name]
+        except KeyError:
+            raise self._undeclared("index", name, self._index_positions) from None
 
     def index(self, position: int) -> namespaces.Index:
         """Return the declaration of an index."""
         return self.namespace.indexes[position]
 
-    def _position(self, what: str, name: str, positions: Mapping[str, int]) -> int:
-        if name not in positions:
-            raise KeyError(
-                f"namespace {self.namespace.name} has no {what} {name!r} "
-                f"(declared: {', '.join(positions) or 'none'})"
-            )
-        return positions[name]
+    def _undeclared(self, what: str, name: str, positions: Mapping[str, int]) -> KeyError:
+        return KeyError(
+            f"namespace {self.namespace.name} has no {what} {name!r} "
+            f"(declared: {', '.join(positions) or 'none'})"
+        )
 
     def _field(self, path: namespaces.Path) -> _Field:
         return self._parents.index(path[:-1]), path[-1], path

@@ -409,10 +409,10 @@ class Snapshot:
 
         :raises UnknownNamespace: it is not declared
         """
-        view = self._views.get(name)
-        if view is None:
-            raise errors.UnknownNamespace(name, ", ".join(sorted(self._views)))
-        return view
+        try:
+            return self._views[name]
+        except KeyError:
+            raise errors.UnknownNamespace(name, ", ".join(sorted(self._views))) from None
 
     def namespaces(self) -> tuple[str, ...]:
         """Return the declared names, sorted."""

@@ -57,7 +57,7 @@ def encode(
     state: Mapping[str, Any],
     schema: namespaces.SchemaVersion,
     *,
-    record: str = "to be encoded",
+    record: object = "to be encoded",
 ) -> bytes:
     """Return a state as bytes; equal states in equal order give equal bytes.
 
@@ -65,7 +65,7 @@ def encode(
     alone would write NaN as null and enumerations as their values. A tuple is
     taken as a list.
 
-    :param record: ``namespace/key`` for the text of an error
+    :param record: what is ``namespace/key`` as text, for that of an error
     :raises InvalidRecord: a value is not JSON, not finite, beyond 64 bits, or
         the whole is too large
     """
@@ -76,7 +76,7 @@ def encode_text(
     state: Mapping[str, Any],
     schema: namespaces.SchemaVersion,
     *,
-    record: str = "to be encoded",
+    record: object = "to be encoded",
 ) -> bytes:
     """Return the JSON text that :func:`encode` makes a payload of.
 
@@ -84,15 +84,15 @@ def encode_text(
     """
     text = _text_of_plain(state, schema)
     if text is None:
-        _check_value(state, (), record)
+        _check_value(state, (), str(record))
         try:
             text = orjson.dumps({"s": str(schema), "d": dict(state)})
         except orjson.JSONEncodeError as error:
-            raise errors.InvalidRecord(record, "(state)", str(error)) from error
+            raise errors.InvalidRecord(str(record), "(state)", str(error)) from error
     fault = decoded_sizes.present().fault_of(text)
     if fault is not None:
         # Written, it would be kept aside by all who read it.
-        raise errors.InvalidRecord(record, "(state)", fault)
+        raise errors.InvalidRecord(str(record), "(state)", fault)
     return text
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -263,14 +264,15 @@ def selection(
             chosen, allocation_request=allocation_request, allocation_request_version=version
         )
     zones = filter_utils.aggregate_metadata_get_by_host(chosen, key=_ZONE).get(_ZONE)
+    pattern, its_limits = _pattern(objects.Selection)
     return _filled(
-        _pattern(objects.Selection),
+        pattern,
         compute_node_uuid=choice.uuid,
         service_host=choice.host,
         nodename=choice.node,
         cell_uuid=choice.cell,
-        limits=_filled(_pattern(objects.Selection).limits),
-        allocation_request=jsonutils.dumps(allocation_request),
+        limits=_filled(its_limits),
+        allocation_request=_encode(allocation_request),
         allocation_request_version=version,
         availability_zone=(
             next(iter(zones)) if zones else nova.conf.CONF.default_availability_zone
@@ -280,16 +282,20 @@ def selection(
 
 _ZONE = "availability_zone"
 
+#: As jsonutils.dumps, which makes an encoder each time.
+_encode = json.JSONEncoder(default=jsonutils.to_primitive).encode
+
 
 @functools.lru_cache(maxsize=1)
-def _pattern(kind: type[Any]) -> Any:
-    """Return a Selection as Nova makes it of a host without limits.
+def _pattern(kind: type[Any]) -> tuple[Any, Any]:
+    """Return a Selection as Nova makes it of a host without limits, and its limits.
 
     To set each field of each choice and of its limits anew, as Nova does, takes
     a twentieth of a request's time in memory.
     """
     nobody = _ChosenHost("", "", _NO_UUID, _NO_UUID, {}, [])
-    return kind.from_host_state(nobody)
+    made = kind.from_host_state(nobody)
+    return made, made.limits
 
 
 _NO_UUID = "00000000-0000-0000-0000-000000000000"

@@ -74,7 +74,6 @@ class RequestAllocations:
         self._look_at = placement.look_at
         self._planned_on = planned_on
         self._context = context
-        self._elevated = context.elevated()
         self._spec = spec
         #: Servers whose allocations stand beside others of theirs.
         self._joined: set[str] = set()
@@ -207,7 +206,7 @@ class RequestAllocations:
                 [self._server(each) for each in new],
                 deadline,
                 divisible=True,
-                request_id=getattr(self._elevated, "global_id", None),
+                request_id=getattr(self._context, "global_id", None),
             )
             # First all that is certain, for what follows may raise.
             for each in sorted(new, key=lambda one: not _is_written(written[one.consumer])):
@@ -261,7 +260,7 @@ class RequestAllocations:
         written = verification.VerifiedAllocation(
             wanted.consumer,
             self._server(wanted).amounts,
-            request_id=getattr(self._elevated, "global_id", None),
+            request_id=getattr(self._context, "global_id", None),
         )
         if verifier.stands(written):
             return outcome
@@ -338,7 +337,7 @@ class RequestAllocations:
     def _as_nova_does(self, wanted: chosen_hosts.WantedClaim) -> placing.AllocationResult:
         try:
             claimed = outside_claims.stock_claim_resources(
-                self._elevated,
+                self._context.elevated(),
                 self._client(),
                 self._spec,
                 wanted.consumer,
@@ -396,7 +395,7 @@ class RequestAllocations:
             wanted.consumer,
             wanted.chosen.allocation_requests[0],
             self._spec.project_id,
-            _user_id(self._elevated, self._spec),
+            _user_id(self._context, self._spec),
         )
 
 

@@ -180,7 +180,7 @@ class RequestPlanner:
         :raises MemoryCannotDecide: see there
         """
         # A store that is being built anew lacks hosts, and servers of groups.
-        self._check_whole()
+        self._check_generation()
         self.planned_on = self._snapshot()
         self._keeper.catch_up(self._now())
         self._check_whole()
@@ -226,8 +226,9 @@ class RequestPlanner:
     def about(self, consumer: str) -> None:
         """Name the server; as in Nova, filters that look at it see the one they are asked about."""
         spec = self._spec
-        if "instance_uuid" in spec._changed_fields or vars(spec).get(_SERVER) != consumer:
+        if vars(spec).get(_SERVER) != consumer:
             spec.instance_uuid = consumer
+        if "instance_uuid" in spec._changed_fields:
             spec.obj_reset_changes(["instance_uuid"])
 
     @property
@@ -235,15 +236,21 @@ class RequestPlanner:
         """The server that was named last."""
         return str(self._spec.instance_uuid)
 
-    def _check_whole(self) -> None:
-        """Refuse a store other than the one that the view was proved on, and other cells.
+    def _check_generation(self) -> None:
+        """Refuse a store other than the one that the view was proved on.
 
-        :raises MemoryCannotDecide: it began to be built anew meanwhile, or a cell was enabled
-            after the request was judged
+        :raises MemoryCannotDecide: it began to be built anew meanwhile
         """
         seen = self._view.reads
         if self._generation() != seen.generation:
             raise MemoryCannotDecide("states not proved")
+
+    def _check_whole(self) -> None:
+        """The same, and refuse other cells than those that were proved.
+
+        :raises MemoryCannotDecide: a cell was enabled after the request was judged
+        """
+        self._check_generation()
         if not self._view.serves_all(self.request.cells):
             raise MemoryCannotDecide("states not proved")
 

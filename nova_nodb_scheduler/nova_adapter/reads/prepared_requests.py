@@ -20,6 +20,7 @@ each gets a copy of what may be changed.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import functools
 import logging
@@ -407,6 +408,14 @@ def _content(value: Any) -> tuple[Any, ...]:
     if isinstance(value, list):
         return tuple(value)
     raise _Unlike(str(type(value)))
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a part of a RequestSpec, of whatever kind."""
+    try:
+        return _copied(value)
+    except _Unlike:
+        return copy.deepcopy(value)
 
 
 def _copied(value: Any) -> Any:

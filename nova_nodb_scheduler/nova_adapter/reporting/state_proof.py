@@ -143,6 +143,19 @@ class ProofOptions:
     unreported_grace_seconds: float
 
 
+@attrs.frozen(eq=False)
+class _Swept:
+    """What one view of the cells' records says of the last sweeps of some scopes.
+
+    :param unnamed: scopes of which it refused names
+    """
+
+    view: snapshot_module.NamespaceView
+    scopes: tuple[str, ...]
+    states: Mapping[str, Mapping[str, Any] | None]
+    unnamed: frozenset[str]
+
+
 @attrs.define(eq=False, slots=False)
 class StateJudge:
     """Judges cells by what the plugin's own namespaces say. Any thread.
@@ -168,10 +181,8 @@ class StateJudge:
     _unreported_seen: tuple[object, Mapping[str, int]] | None = attrs.field(
         init=False, default=None
     )
-    # Of what sweeps said of names, as long as no cell is swept again.
-    _swept_unnamed_seen: tuple[object, tuple[str, ...], frozenset[str]] | None = attrs.field(
-        init=False, default=None
-    )
+    # Of what sweeps said, as long as no cell is swept again.
+    _swept_seen: _Swept | None = attrs.field(init=False, default=None)
 
     def feed_proved(self) -> bool:
         """Tell whether the feed is proved now: a snapshot taken afterwards is no older."""
@@ -198,10 +209,15 @@ class StateJudge:
         quarantined = self.unreadable() if unreadable is None else unreadable
         heartbeats = self._heartbeats(snapshot)
         unreported = self._unreported(snapshot)
-        now = self._backend_now_seconds()
+        sweeps = self._swept(snapshot, scopes)
+        epoch, now = self._epoch(), self._backend_now_seconds()
         for scope in scopes:
             try:
-                reason = self._missing(snapshot, scope, heartbeats, unreported, quarantined, now)
+                if not quarantined.is_empty and _unreadable(snapshot, scope, quarantined):
+                    reason: UnprovedReason | None = UnprovedReason.QUARANTINE
+                else:
+                    swept = sweeps.states[scope]
+                    reason = self._missing(scope, heartbeats, unreported, swept, epoch, now)
             except (KeyError, TypeError, ValueError) as error:
                 # Written by a release of the plugin that means something else.
                 LOG.error(
@@ -211,35 +227,28 @@ class StateJudge:
                 reason = UnprovedReason.QUARANTINE
             if reason is not None:
                 missing[scope] = reason
-        return StateProof(missing, self._unnamed(snapshot, scopes, heartbeats))
+        # By the last sweep, or by a reporter since.
+        return StateProof(missing, sweeps.unnamed | heartbeats.unnamed.intersection(scopes))
 
-    def _unnamed(
-        self,
-        snapshot: snapshot_module.Snapshot,
-        scopes: Collection[str],
-        heartbeats: ReporterHeartbeats,
-    ) -> frozenset[str]:
-        """Return the scopes of which the last sweep, or a reporter since, refused names."""
+    def _swept(self, snapshot: snapshot_module.Snapshot, scopes: Collection[str]) -> _Swept:
         view, asked = snapshot.namespace(known_namespaces.CELLS.name), tuple(scopes)
-        seen = self._swept_unnamed_seen
-        if seen is None or seen[0] is not view or seen[1] != asked:
-            swept = frozenset(each for each in asked if (view.state(each) or {}).get("unnamed"))
-            seen = self._swept_unnamed_seen = (view, asked, swept)
-        return seen[2] | heartbeats.unnamed.intersection(asked)
+        seen = self._swept_seen
+        if seen is None or seen.view is not view or seen.scopes != asked:
+            states = {scope: view.state(scope) for scope in asked}
+            unnamed = {scope for scope, swept in states.items() if (swept or {}).get("unnamed")}
+            seen = self._swept_seen = _Swept(view, asked, states, frozenset(unnamed))
+        return seen
 
     def _missing(
         self,
-        snapshot: snapshot_module.Snapshot,
         scope: str,
         heartbeats: ReporterHeartbeats,
         unreported: Mapping[str, int],
-        quarantined: quarantine_module.UnreadableRecords,
+        swept: Mapping[str, Any] | None,
+        epoch: str,
         now: float,
     ) -> UnprovedReason | None:
-        if not quarantined.is_empty and _unreadable(snapshot, scope, quarantined):
-            return UnprovedReason.QUARANTINE
-        swept = snapshot.namespace(known_namespaces.CELLS.name).state(scope)
-        if swept is None or swept.get("epoch") != self._epoch():
+        if swept is None or swept.get("epoch") != epoch:
             return UnprovedReason.COLD
         if swept.get("unpublishable"):
             return UnprovedReason.QUARANTINE

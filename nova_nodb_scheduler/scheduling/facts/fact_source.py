@@ -201,6 +201,7 @@ class FactSource(Whereabouts):
         self._aggregates = snapshot.namespace(known_namespaces.AGGREGATES.name)
         self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)
         self._claims = snapshot.namespace(known_namespaces.CLAIM_RECORDS.name)
+        self._reported = reported_usage.ReportedUsage(snapshot)
 
     # -- nodes --------------------------------------------------------------------
 
@@ -242,19 +243,14 @@ class FactSource(Whereabouts):
         """Iterate over the uuids of hosts that were ever claimed, in no order."""
         return self._claims.keys()
 
-    def unreported(self, uuid: str) -> claim_facts.UnreportedUsage:
-        """Return what claims add to a host beside its other records.
-
-        :raises InvalidRecord: the record is not as the ledger writes it
-        """
-        claims = self.claims(uuid)
+    def _unreported(
+        self, uuid: str, claims: Mapping[str, claims_model.HeldClaim]
+    ) -> claim_facts.UnreportedUsage:
         if not claims:
             return claim_facts.NOTHING
         record = self._providers.get(uuid)
         allocations = {} if record is None else record.state.get("allocations") or {}
-        stored = self._claims.get(uuid)
-        reported = reported_usage.ReportedUsage(self.snapshot)
-        uncounted = reported.uncounted(uuid, 0 if stored is None else stored.version)
+        uncounted = self._reported.uncounted(uuid, self._claims.version_of(uuid) or 0)
         record_name = _name(known_namespaces.CLAIM_RECORDS.name, uuid)
         try:
             found = claim_facts.unreported_usage(claims, allocations, uncounted)
@@ -271,21 +267,37 @@ class FactSource(Whereabouts):
 
     # -- providers ----------------------------------------------------------------
 
-    def provider(
-        self, uuid: str, unreported: claim_facts.UnreportedUsage | None = None
-    ) -> host_facts.ProviderFacts | None:
+    def provider(self, uuid: str) -> host_facts.ProviderFacts | None:
         """Return a provider tree, with what is claimed and reserved of it counted as used.
 
-        :param unreported: what claims add to the host, where the caller knows it
         :raises InvalidRecord: its claims are not as the ledger writes them
         """
+        return self.claimed(uuid)[1]
+
+    def claimed(
+        self, uuid: str
+    ) -> tuple[claim_facts.UnreportedUsage, host_facts.ProviderFacts | None]:
+        """Return what claims add to a host beside its other records, and :meth:`provider`.
+
+        :raises InvalidRecord: the record is not as the ledger writes it
+        """
+        claims = self.claims(uuid)
+        unreported = self._unreported(uuid, claims)
         read: host_facts.ProviderFacts | None = self._providers.digest(uuid)
         if read is None:
-            return None
-        claims = self.claims(uuid)
-        if unreported is None:
-            unreported = self.unreported(uuid) if claims else claim_facts.NOTHING
-        return self._counted(uuid, read, claims, unreported)
+            return unreported, None
+        return unreported, self._counted(uuid, read, claims, unreported)
+
+    def consumable(
+        self, uuid: str, unreported: claim_facts.UnreportedUsage
+    ) -> Mapping[str, int] | None:
+        """Return what servers take of a node's own numbers, with its claims counted.
+
+        :returns: None where the node never reported: then nothing counts
+        """
+        node = self._nodes.digest(uuid)
+        reported = node_facts.reported(node) if isinstance(node, bytes) else None
+        return None if reported is None else _less(reported, unreported)
 
     def unclaimed_providers(self) -> Callable[[str], host_facts.ProviderFacts | None]:
         """Return what says the same as :meth:`provider` of hosts that have no claims.
@@ -320,7 +332,7 @@ class FactSource(Whereabouts):
         for more in (unseen, unreported.used):
             for name, amount in more.items():
                 used[name] = used.get(name, 0) + amount
-        return attrs.evolve(read, used=used)
+        return read.with_used(used)
 
     def shared(self, uuid: str) -> host_facts.ProviderFacts | None:
         """Return a provider tree that is no host's as its record has it."""
@@ -439,8 +451,7 @@ def read_hosts(
         try:
             service = service_of(place.cell, place.host)
             if is_claimed(key):
-                unreported = source.unreported(key)
-                provider = source.provider(key, unreported)
+                unreported, provider = source.claimed(key)
             else:
                 provider = provider_of(key)
         except errors.InvalidRecord as error:
@@ -465,13 +476,21 @@ def read_hosts(
 
 def _counted(row: bytes, unreported: claim_facts.UnreportedUsage) -> bytes:
     """Return a host's packed row with claims counted, as Nova's HostState would consume them."""
-    its, share = frame_columns.numbers_of(row), unreported.share
+    its = frame_columns.numbers_of(row)
     if not its["updated"]:
         return row
-    its["free_ram_mb"] = max(_LEAST, its["free_ram_mb"] - share.memory_mb)
-    its["free_disk_mb"] = max(_LEAST, its["free_disk_mb"] - share.disk_gb * 1024)
-    its["vcpus_used"] = min(_GREATEST, its["vcpus_used"] + share.vcpus)
-    its["num_instances"] = min(_GREATEST, its["num_instances"] + share.instances)
-    its["num_io_ops"] = min(_GREATEST, its["num_io_ops"] + share.io_operations)
-    its["pci_free"] = max(0, its["pci_free"] - unreported.devices)
+    its.update(_less(its, unreported))
     return frame_columns.ROW.pack(*its.values())
+
+
+def _less(its: Mapping[str, int], unreported: claim_facts.UnreportedUsage) -> dict[str, int]:
+    """Return a node's :data:`.frame_columns.CONSUMABLE` numbers less what claims add."""
+    share = unreported.share
+    return {
+        "free_ram_mb": max(_LEAST, its["free_ram_mb"] - share.memory_mb),
+        "free_disk_mb": max(_LEAST, its["free_disk_mb"] - share.disk_gb * 1024),
+        "vcpus_used": min(_GREATEST, its["vcpus_used"] + share.vcpus),
+        "num_instances": min(_GREATEST, its["num_instances"] + share.instances),
+        "num_io_ops": min(_GREATEST, its["num_io_ops"] + share.io_operations),
+        "pci_free": max(0, its["pci_free"] - unreported.devices),
+    }

@@ -278,12 +278,14 @@ class FrameKeeper:
         provided = {*touched.get(_PROVIDERS, ()), *lapsed, *claimed}
         parts |= served
         parts.update(filter(source.has_node, provided))
-        # What claims add changes numbers of the node, too.
-        whole = {*nodes, *filter(source.has_node, claimed)}
-        whole.update(uuid for uuid in parts if not self._is_sound(uuid))
+        whole = {*nodes, *(uuid for uuid in parts if not self._is_sound(uuid))}
         for uuid in parts - whole:
             self._take_parts(
-                source, uuid, with_service=uuid in served, with_provider=uuid in provided
+                source,
+                uuid,
+                with_service=uuid in served,
+                with_provider=uuid in provided,
+                with_claims=uuid in claimed,
             )
         for uuid in nodes:
             if not source.has_node(uuid):
@@ -349,9 +351,18 @@ class FrameKeeper:
         return self._memberships.faultless and self._frame.row_of(uuid) is not None
 
     def _take_parts(
-        self, source: fact_source.FactSource, uuid: str, *, with_service: bool, with_provider: bool
+        self,
+        source: fact_source.FactSource,
+        uuid: str,
+        *,
+        with_service: bool,
+        with_provider: bool,
+        with_claims: bool,
     ) -> None:
-        """Make a sound host anew from some records beside its node's, which did not change."""
+        """Make a sound host anew from some records beside its node's, which did not change.
+
+        :param with_claims: what claims add changed, to the provider and to the node's numbers
+        """
         row = self._frame.row_of(uuid)
         assert row is not None
         place = self._frame.place(row)
@@ -362,7 +373,10 @@ class FrameKeeper:
             if with_provider:
                 # Otherwise the very object stays: what was used since is in the
                 # frame's columns, and counted from there.
-                news["provider"] = source.provider(uuid)
+                unreported, news["provider"] = source.claimed(uuid)
+                left = source.consumable(uuid, unreported) if with_claims else None
+                if left is not None:
+                    news["consumable"] = left
         except errors.InvalidRecord as error:
             self._leave_out(uuid, str(error))
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -117,22 +117,31 @@ class CodedColumn:
 class ResourceColumns:
     """One resource class over all rows; capacity is -1 where a host has none of it."""
 
+    capacity: npt.NDArray[np.int64]
+    min_unit: npt.NDArray[np.int64]
+    max_unit: npt.NDArray[np.int64]
+    step_size: npt.NDArray[np.int64]
+
     def __init__(self, rows: int) -> None:
-        self.capacity: npt.NDArray[np.int64] = np.full(rows, -1, np.int64)
         self.used: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self.min_unit: npt.NDArray[np.int64] = np.ones(rows, np.int64)
-        self.max_unit: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self.step_size: npt.NDArray[np.int64] = np.ones(rows, np.int64)
+        # Of one array: a row's numbers are read together.
+        self._bind(np.repeat(np.array(_NO_LIMITS, np.int64)[:, None], rows, axis=1))
+
+    def _bind(self, limits: npt.NDArray[np.int64]) -> None:
+        self._limits = limits
+        self.capacity, self.min_unit, self.max_unit, self.step_size = limits
 
     def row(self, row: int) -> tuple[int, int, int, int, int]:
         """Return capacity, used, least and greatest amount and step of a row."""
-        return (
-            self.capacity.item(row),
-            self.used.item(row),
-            self.min_unit.item(row),
-            self.max_unit.item(row),
-            self.step_size.item(row),
-        )
+        capacity, least, greatest, step = self._limits[:, row].tolist()
+        return capacity, self.used.item(row), least, greatest, step
+
+    def put_used(self, row: int, used: int) -> bool:
+        """Set what is used of a row; say whether it changed."""
+        if self.used.item(row) == used:
+            return False
+        self.used[row] = used
+        return True
 
     def put(self, row: int, values: tuple[int, int, int, int, int]) -> bool:
         """Set a row to what :meth:`row` gives; say whether it changed."""
@@ -154,13 +163,14 @@ class ResourceColumns:
             column[rows] = numbers
 
     def grow(self, rows: int) -> None:
-        self.capacity = grown(self.capacity, rows, -1)
         self.used = grown(self.used, rows)
-        self.min_unit = grown(self.min_unit, rows, 1)
-        self.max_unit = grown(self.max_unit, rows)
-        self.step_size = grown(self.step_size, rows, 1)
+        before = self._limits
+        more = np.repeat(np.array(_NO_LIMITS, np.int64)[:, None], rows - before.shape[1], axis=1)
+        self._bind(np.concatenate([before, more], axis=1))
 
 
+#: Capacity, least and greatest amount and step where a host has no inventory of a class.
+_NO_LIMITS = (-1, 1, 0, 1)
 #: The row of a resource class that a host has no inventory of.
 NO_INVENTORY = (-1, 0, 1, 0, 1)
 
@@ -213,7 +223,7 @@ _ROWS = np.dtype(list(_DTYPES.items()))
 assert _ROWS.itemsize == ROW.size
 
 #: What a server takes of a host when it is chosen; a fork has its own.
-_CONSUMABLE = (
+CONSUMABLE = (
     "free_ram_mb",
     "free_disk_mb",
     "vcpus_used",
@@ -221,6 +231,7 @@ _CONSUMABLE = (
     "num_io_ops",
     "pci_free",
 )
+_consumable_of = operator.attrgetter(*CONSUMABLE)
 
 
 @attrs.define(eq=False)
@@ -320,6 +331,13 @@ class PlainColumns:
         """
         return self._put(row, self._plain[-len(OF_SERVICE) :], service)
 
+    def put_consumable(self, row: int, numbers: Mapping[str, int]) -> bool:
+        """Take over what is left of what servers take of a host; say whether it changed.
+
+        :param numbers: of each of :data:`CONSUMABLE`, in their order
+        """
+        return self._put(row, _consumable_of(self), [*numbers.values()])
+
     def _put(self, row: int, columns: Sequence[npt.NDArray[Any]], values: Sequence[Any]) -> bool:
         changed = False
         for column, value in zip(columns, values, strict=True):
@@ -334,5 +352,5 @@ class PlainColumns:
 
     def own_consumable(self) -> None:
         """Replace what servers take of hosts by copies."""
-        for name in _CONSUMABLE:
+        for name in CONSUMABLE:
             setattr(self, name, getattr(self, name).copy())

@@ -50,6 +50,20 @@ class ProviderFacts:
     tree: frozenset[str] = frozenset()
     broken: str | None = None
 
+    def with_used(self, used: Mapping[str, int]) -> ProviderFacts:
+        """Return the same with other amounts in use; an object of its own."""
+        # For each host that changed, before each decision: attrs.evolve is dear.
+        return ProviderFacts(
+            self.generation,
+            self.inventories,
+            used,
+            self.traits,
+            self.aggregates,
+            self.nested,
+            self.tree,
+            self.broken,
+        )
+
 
 @attrs.frozen
 class HostFacts:

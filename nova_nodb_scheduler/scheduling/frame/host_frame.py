@@ -395,18 +395,22 @@ class HostFrame(ReadableFrame):
         *,
         service: Sequence[Any] | Same = Same.AS_BEFORE,
         provider: host_facts.ProviderFacts | Same | None = Same.AS_BEFORE,
+        consumable: Mapping[str, int] | Same = Same.AS_BEFORE,
     ) -> None:
         """Take over what is new of a host whose node's own record did not change.
 
         :param aggregates: all of the host's, by uuid
         :param service: see :meth:`.frame_columns.PlainColumns.put_service`
+        :param consumable: see :meth:`.frame_columns.PlainColumns.put_consumable`
         """
         changed = self.aggregate_sets.put(row, aggregates)
+        if not isinstance(consumable, Same):
+            changed |= self.put_consumable(row, consumable)
         if not isinstance(service, Same):
             changed |= self.put_service(row, service)
+            changed |= self._liveness.look_at(self, row)
         if not isinstance(provider, Same):
             changed |= self._provided.put(row, provider)
-        changed |= self._liveness.look_at(self, row)
         if changed:
             self.log.add(row)
 

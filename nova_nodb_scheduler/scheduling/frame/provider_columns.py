@@ -55,6 +55,8 @@ class ProviderColumns:
         if before is provider:
             return False
         self._providers[row] = provider
+        if before is not None and provider is not None and _differ_in_use(before, provider):
+            return self._put_used(row, provider)
         inventories = provider.inventories if provider is not None else {}
         changed = False
         for name in inventories:
@@ -69,6 +71,14 @@ class ProviderColumns:
         changed |= self.traits.put(row, provider.traits if provider else frozenset())
         changed |= self.aggregates.put(row, provider.aggregates if provider else frozenset())
         return self._put_tree(row, before, provider) or changed
+
+    def _put_used(self, row: int, provider: host_facts.ProviderFacts) -> bool:
+        """Take over what is used of a row's provider, of which the rest stands as it is."""
+        inventories, used = provider.inventories, provider.used
+        changed = False
+        for name, column in self._resources.items():
+            changed |= column.put_used(row, used.get(name, 0) if name in inventories else 0)
+        return changed
 
     def put_all(
         self, rows: Sequence[int], providers: Sequence[host_facts.ProviderFacts | None]
@@ -187,6 +197,19 @@ def _resource(inventory: host_facts.Inventory, used: int) -> tuple[int, int, int
         inventory.min_unit,
         inventory.max_unit,
         inventory.step_size,
+    )
+
+
+def _differ_in_use(before: host_facts.ProviderFacts, provider: host_facts.ProviderFacts) -> bool:
+    """Say whether two differ in what is used, and the generation, at most.
+
+    Most that change do: inventories, traits and aggregates are the same objects then.
+    """
+    return (
+        provider.inventories is before.inventories
+        and provider.traits is before.traits
+        and provider.aggregates is before.aggregates
+        and _shape(provider) == _shape(before)
     )
 
 

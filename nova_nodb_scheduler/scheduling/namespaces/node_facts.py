@@ -204,6 +204,15 @@ def host_row(packed: bytes, ratios: DefaultRatios, service: service_facts.Servic
     return node + frame_columns.REST.pack(updated, *service)
 
 
+def reported(packed: bytes) -> dict[str, int] | None:
+    """Return the numbers that a digest's node reported, by name; None if it never did."""
+    updated = packed[-2]
+    if not updated:
+        return None
+    numbers = frame_columns.NODE.unpack_from(packed)
+    return dict(zip(frame_columns.REPORTED, numbers, strict=False))  # behind them are ratios
+
+
 def number(packed: bytes, name: str) -> int:
     """Return one whole number of a :data:`ROW`."""
     (value,) = _WHOLE.unpack_from(packed, _AT[name])

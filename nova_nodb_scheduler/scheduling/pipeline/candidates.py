@@ -14,6 +14,7 @@ cell are known all the same, and with them what the request itself rules out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Hashable
 
 import numpy as np
@@ -65,16 +66,21 @@ class Candidates:
         uuid = frame.place(row).uuid
         if passed and len(self.queries) == 1:
             return (allocation_request(self.queries[0], uuid),)
-        rows = np.array([row], np.intp)
         return tuple(
-            allocation_request(query, uuid)
-            for query in self.queries
-            if self._passes(query, frame, rows).item()
+            [
+                allocation_request(query, uuid)
+                for query in self.queries
+                if _offers_row(query, frame, row)
+            ]
         )
+
+    def offer_row(self, frame: host_frame.HostFrame, row: int) -> bool:
+        """Say whether at least one query offers a row."""
+        return any(_offers_row(query, frame, row) for query in self.queries)
 
     def has_room(self, frame: host_frame.HostFrame, row: int, place: int) -> bool:
         """Say whether the query at a place still offers a row."""
-        return bool(self._passes(self.queries[place], frame, np.array([row], np.intp)).item())
+        return _offers_row(self.queries[place], frame, row)
 
     def offers(
         self, frame: host_frame.HostFrame, rows: npt.NDArray[np.intp]
@@ -88,25 +94,15 @@ class Candidates:
         frame: host_frame.HostFrame,
         rows: plugin_contract.Rows,
     ) -> plugin_contract.BoolArray:
-        if isinstance(rows, slice) or len(rows) > _FEW_ROWS:
-            passes = _room(query, frame, rows)
-        else:
-            each = [_room_in_row(query, frame, row) for row in rows.tolist()]
-            passes = np.array(each, np.bool_)
+        if not isinstance(rows, slice) and len(rows) <= _FEW_ROWS:
+            return np.array([_offers_row(query, frame, row) for row in rows.tolist()], np.bool_)
+        passes = _room(query, frame, rows)
         wanted = query.required_traits | query.root_required
         unwanted = query.forbidden_traits | query.root_forbidden
         if wanted or unwanted:
-            passes &= frame.traits.where(
-                rows, lambda traits: wanted <= traits and unwanted.isdisjoint(traits)
-            )
+            passes &= frame.traits.where(rows, functools.partial(_has_traits, wanted, unwanted))
         if query.member_of or query.forbidden_aggregates:
-            passes &= frame.provider_aggregates.where(
-                rows,
-                lambda aggregates: (
-                    query.forbidden_aggregates.isdisjoint(aggregates)
-                    and not any(each.isdisjoint(aggregates) for each in query.member_of)
-                ),
-            )
+            passes &= frame.provider_aggregates.where(rows, functools.partial(_is_member, query))
         if query.in_tree is not None:
             row = frame.row_of_tree(query.in_tree)
             numbers = np.arange(frame.rows)[rows] if isinstance(rows, slice) else rows
@@ -134,7 +130,7 @@ def outside(query: requests.CandidateQuery, frame: host_frame.HostFrame) -> str 
     send every request to Placement.
     """
     resources = query.resources
-    if any(frame.nested[name] > 0 for name in resources):
+    if any(count > 0 and name in resources for name, count in frame.nested.items()):
         return "nested"
     if any(not shared.isdisjoint(resources) for shared in frame.sharing.values()):
         return "sharing"
@@ -169,6 +165,31 @@ def _room(
         if (step := has.step_size[rows]).max(initial=1) > 1:
             passes &= amount % np.maximum(step, 1) == 0
     return passes
+
+
+def _offers_row(query: requests.CandidateQuery, frame: host_frame.HostFrame, row: int) -> bool:
+    """Say of one row what the columns say of many."""
+    if not _room_in_row(query, frame, row):
+        return False
+    wanted = query.required_traits | query.root_required
+    unwanted = query.forbidden_traits | query.root_forbidden
+    if (wanted or unwanted) and not _has_traits(wanted, unwanted, frame.traits.value(row)):
+        return False
+    if (query.member_of or query.forbidden_aggregates) and not _is_member(
+        query, frame.provider_aggregates.value(row)
+    ):
+        return False
+    return query.in_tree is None or frame.row_of_tree(query.in_tree) == row
+
+
+def _has_traits(wanted: frozenset[str], unwanted: frozenset[str], traits: frozenset[str]) -> bool:
+    return wanted <= traits and unwanted.isdisjoint(traits)
+
+
+def _is_member(query: requests.CandidateQuery, aggregates: frozenset[str]) -> bool:
+    return query.forbidden_aggregates.isdisjoint(aggregates) and not any(
+        each.isdisjoint(aggregates) for each in query.member_of
+    )
 
 
 def _room_in_row(query: requests.CandidateQuery, frame: host_frame.HostFrame, row: int) -> bool:

@@ -64,13 +64,13 @@ class DecisionSteps:
         return (
             self.candidates.key() if self.candidates is not None else None,
             self.request.cells,
-            tuple((own.name, key) for own, key in self.filters),
-            tuple((own.name, key) for own, key in self.weighers_on_columns),
+            tuple([(own.name, key) for own, key in self.filters]),
+            tuple([(own.name, key) for own, key in self.weighers_on_columns]),
         )
 
     @functools.cached_property
     def weighers_on_columns(self) -> tuple[tuple[plugin_contract.Weigher, Hashable], ...]:
-        return tuple(each for each in self.weighers if not isinstance(each, str))
+        return tuple([each for each in self.weighers if not isinstance(each, str)])
 
     @functools.cached_property
     def on_columns(self) -> bool:
@@ -83,7 +83,9 @@ class DecisionSteps:
 
         Of one that only Nova's objects run nobody here knows what it weighs.
         """
-        return any(isinstance(each, str) or each[0].speaks_for_request for each in self.weighers)
+        on_columns = self.weighers_on_columns
+        speaking = [own for own, _ in on_columns if own.speaks_for_request]
+        return bool(speaking) or len(on_columns) < len(self.weighers)
 
     def known(
         self, frame: host_frame.HostFrame, rows: plugin_contract.Rows

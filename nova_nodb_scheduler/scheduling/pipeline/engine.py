@@ -485,9 +485,10 @@ class Engine:
             rows = self.frame.changed_since(known.sequence)
             if rows is not None:
                 self.counters.rows_patched += len(rows)
-                known.patch(steps, self.frame, rows)
+                has_grown = known.patch(steps, self.frame, rows)
                 known.sequence = self.frame.sequence
-                self._signatures.count_again(signature)
+                if has_grown:
+                    self._signatures.count_again(signature)
                 return known
         self.counters.cold_evaluations += 1
         made = evaluation.Evaluation(steps, self.frame)

@@ -98,10 +98,13 @@ class Evaluation:
         steps: decision_steps.DecisionSteps,
         frame: host_frame.HostFrame,
         rows: npt.NDArray[np.intp],
-    ) -> None:
-        """Follow the frame in some rows; ``steps`` of a request of the same signature."""
+    ) -> bool:
+        """Follow the frame in some rows; ``steps`` of a request of the same signature.
+
+        :returns: whether it takes more memory than before
+        """
         if not len(rows):
-            return
+            return False
         new, former = stages(steps, frame, rows), self.stage[rows]
         left = np.bincount(former, minlength=self.last + 1)
         came = np.bincount(new, minlength=self.last + 1)
@@ -111,32 +114,40 @@ class Evaluation:
         self.choosable[rows] = passing & frame.updated[rows]
         self._unranked.update(rows.tolist())
         if not self.weighers:
-            return
-        blocks = np.unique(rows // _BLOCK)
+            return False
+        blocks = _blocks_of(rows)
         # To look through one block costs no more than to see whether that is needed.
         raw = None
         if len(blocks) > 1:
             raw = np.where(former == self.last, self.raw[:, rows], np.nan)
+        has_grown = False
         if passing.any():
-            self._weigh(steps, frame, rows if passing.all() else rows[passing])
+            has_grown = self._weigh(steps, frame, rows if passing.all() else rows[passing])
         if raw is None:
             self._renew_extremes(blocks)
         else:
             self._follow_extremes(rows, raw, np.where(passing, self.raw[:, rows], np.nan))
+        return has_grown
 
     def _weigh(
         self,
         steps: decision_steps.DecisionSteps,
         frame: host_frame.HostFrame,
         rows: npt.NDArray[np.intp],
-    ) -> None:
+    ) -> bool:
+        """Weigh some rows anew; say whether a multiplier became one for each row by that."""
+        has_grown = False
         for place, (own, _) in enumerate(steps.weighers_on_columns):
             raw = own.raw(steps.request, frame, rows)
             self.raw[place, rows] = weighing.clipped(raw, self.bounds[place])
-            multiplier = _multiplier(own.multiplier(steps.request, frame, rows))
-            self.multipliers[place] = weighing.patched(
-                self.multipliers[place], self.rows, rows, multiplier
-            )
+            multiplier, known = own.multiplier(steps.request, frame, rows), self.multipliers[place]
+            if multiplier is known:
+                # The very number: of most weighers it is an option's.
+                continue
+            new = weighing.patched(known, self.rows, rows, _multiplier(multiplier))
+            has_grown |= new is not known
+            self.multipliers[place] = new
+        return has_grown
 
     def _follow_extremes(
         self,
@@ -235,9 +246,15 @@ class Evaluation:
                 ),
                 self.choosable[rows],
             )
-            self._ranking.patch(np.unique(rows // _BLOCK))
+            self._ranking.patch(_blocks_of(rows))
         self._unranked.clear()
         return self._ranking
+
+
+def _blocks_of(rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return the blocks of some rows, ascending."""
+    # Of the few rows that change at a time this is less than np.unique's own preparation.
+    return np.array(sorted({*(rows // _BLOCK).tolist()}), np.intp)
 
 
 def stages(

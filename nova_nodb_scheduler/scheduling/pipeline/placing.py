@@ -146,7 +146,7 @@ class HostReservations:
             row = frame.row_of(chosen.uuid)
             if row is None or not request.queries:
                 return False
-            if not candidates.Candidates(request.queries).allocation_requests(frame, row):
+            if not candidates.Candidates(request.queries).offer_row(frame, row):
                 return False
             resources, provider = resources_of(chosen), frame.provider(row)
             generation = -1 if provider is None else provider.generation

@@ -142,18 +142,18 @@ class Ranking:
         self._tops[blocks] = self.scores.reshape(-1, _BLOCK)[blocks].max(axis=1)
 
     def best_first(self, rng: random.Random, *, shuffled: bool = False) -> Iterator[int]:
-        """Yield the rows that may be chosen, best first.
+        """Return the rows that may be chosen, best first.
 
         Equal scores come in the order of the rows from a random one on, so
         that schedulers do not all take the first; ``shuffled`` puts those of
         the very best score in random order. Stop before the scores change.
         """
         if not len(self._tops):
-            return
+            return iter(())
         start = rng.randrange(len(self.scores))
-        if not shuffled:
-            yield from self._descend(start)
-            return
+        return self._shuffle_best(start, rng) if shuffled else self._descend(start)
+
+    def _shuffle_best(self, start: int, rng: random.Random) -> Iterator[int]:
         top = self._tops.max()
         if top == NOT_CHOOSABLE:
             return

@@ -79,6 +79,18 @@ class Reservation:
     since_seconds: float
     counted_from: int | None = None
 
+    def confirm(self, now_seconds: float, counted_from: int | None) -> Reservation:
+        """Return the same once its allocation is written."""
+        # Of each request once: attrs.evolve is dear.
+        return Reservation(
+            self.consumer,
+            self.host_uuid,
+            self.resources,
+            self.generation,
+            now_seconds,
+            counted_from,
+        )
+
 
 class Reservations:
     """The reservations of one process; any thread may call any method.
@@ -149,7 +161,7 @@ class Reservations:
             held = self._drop(consumer)
             if held is None:
                 return False
-            held = attrs.evolve(held, counted_from=counted_from, since_seconds=self._clock())
+            held = held.confirm(self._clock(), counted_from)
             self._confirmed[consumer] = held
             self._by_host.setdefault(held.host_uuid, {})[consumer] = held
             return True

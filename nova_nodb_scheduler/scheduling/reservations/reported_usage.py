@@ -75,12 +75,12 @@ class ReportedUsage:
 
         :param version: of the record with the claims
         """
-        at = self._node(uuid)
+        cell = self._nodes.texts(uuid, "cell")
         instances, moving = self._instances, len(self._migrations) > 0
 
         def left(consumer: str, held: model.HeldClaim) -> model.NodeShare:
             share = held.node
-            if at is None or not (moving or f"{consumer}@{at.cell}" in instances):
+            if cell is None or not (moving or f"{consumer}@{cell[0]}" in instances):
                 # Of most that are claimed nothing else is known yet.
                 return share
             # Whoever read the record may not have known its version.

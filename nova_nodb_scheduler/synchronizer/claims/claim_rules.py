@@ -250,8 +250,7 @@ def _confirm_one(
     answer = model.Granted(claim, granted.claim_id, model.ClaimState.CONFIRMED)
     if held.state is model.ClaimState.CONFIRMED:
         return answer, record
-    held = attrs.evolve(held, state=model.ClaimState.CONFIRMED, deadline_seconds=None)
-    return answer, record.with_claim(claim.consumer, held)
+    return answer, record.with_claim(claim.consumer, held.confirm())
 
 
 def _take_one(

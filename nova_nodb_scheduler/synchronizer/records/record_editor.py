@@ -196,7 +196,7 @@ class RecordEditor:
         if proposal.state is None:
             return edited, None
         schema = self._namespaces[key.namespace].schema
-        payload = codec.encode(proposal.state, schema, record=str(key))
+        payload = codec.encode(proposal.state, schema, record=key)
         if len(self._written) >= _MOST_CACHED:
             self._written = {}
         self._written[key] = payload, proposal.state
@@ -626,7 +626,9 @@ class GroupCommit:
     ) -> None:
         self._write = write
         self._most = most
-        self._changed = threading.Condition()
+        #: Held for itself: to enter a Condition is four calls, of each request several.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[_CommitCall] = []
         self._busy = False
         #: What the call before left standing, where it is known: who queued up
@@ -639,7 +641,7 @@ class GroupCommit:
         Raises as :meth:`contract.Synchronizer.write` does.
         """
         call = _CommitCall(drafts)
-        with self._changed:
+        with self._lock:
             is_alone = not (self._busy or self._waiting)
             if is_alone:
                 self._busy = True
@@ -649,7 +651,7 @@ class GroupCommit:
             self._lead([call])
             return call.answer()
         while True:
-            with self._changed:
+            with self._lock:
                 self._wait(call)
                 if call.is_over:
                     return call.answer()
@@ -662,7 +664,7 @@ class GroupCommit:
         try:
             self._carry_out(calls)
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy = False
                 self._changed.notify_all()
 
@@ -725,9 +727,10 @@ class GroupCommit:
         answers: dict[int, Any] = {}
         for call in calls:
             for draft in call.drafts:
-                made = self._made(draft, writes.get(draft.key))
+                key = draft.key
+                made = self._made(draft, writes.get(key))
                 if made is not None:
-                    writes[draft.key] = made.write
+                    writes[key] = made.write
                     answers[id(draft)] = made.answer
         return writes, answers
 

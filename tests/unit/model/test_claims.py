@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import hypothesis
 import testtools
 from hypothesis import strategies as st
@@ -74,3 +75,25 @@ class ReadClaimsTest(testtools.TestCase):
         self.assertIs(before.claims["c1"], after.claims["c1"])
         self.assertEqual(claims.ClaimState.CONFIRMED, after.claims["c2"].state)
         self.assertEqual(2, after.claims["c2"].confirmed_by)
+
+
+class ConfirmTest(testtools.TestCase):
+    def test_a_confirmed_claim_is_the_same_without_its_lease(self) -> None:
+        names = [each.name for each in attrs.fields(claims.HeldClaim) if each.init]
+        held = claims.HeldClaim(**{name: f"its {name}" for name in names})
+        wanted = attrs.evolve(held, state=claims.ClaimState.CONFIRMED, deadline_seconds=None)
+        self.assertEqual(wanted, held.confirm())
+
+    def test_what_is_written_of_it_is_of_the_confirmed_one(self) -> None:
+        """Not the state that it was read from, which says that it is pending."""
+        state = {
+            "resources": {"VCPU": 1},
+            "state": "pending",
+            "claim_id": "a",
+            "writer": "w",
+            "deadline_seconds": 1.0,
+            "confirmed_by": None,
+            "of a newer release": 1,
+        }
+        wanted = {**state, "state": "confirmed", "deadline_seconds": None}
+        self.assertEqual(wanted, claims.HeldClaim.from_state(state).confirm().to_state())

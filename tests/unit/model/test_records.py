@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which names records may have."""
 
+import sys
 import unittest
 
 from hypothesis import given
@@ -47,6 +48,27 @@ class RuleTest(unittest.TestCase):
         else:
             self.assertTrue(name.fault.isprintable())
             self.assertRaises(ValueError, record_names.encode, name)
+
+
+class KeyTest(unittest.TestCase):
+    def test_keys_are_ordered_by_namespace_and_then_by_key(self) -> None:
+        keys = [records.RecordKey(*parts) for parts in (("b", "a"), ("a", "b"), ("a", "a"))]
+        self.assertEqual([keys[2], keys[1], keys[0]], sorted(keys))
+
+    def test_a_key_is_looked_up_without_a_call(self) -> None:
+        known = {records.RecordKey("claims", "host"): 1}
+        key = records.RecordKey("claims", "host")
+        called: list[str] = []
+        sys.setprofile(lambda frame, event, _: called.append(event) if "call" in event else None)
+        found = known[key]
+        sys.setprofile(None)
+        self.assertEqual((1, ["c_call"]), (found, called))  # that of setprofile itself
+
+    def test_a_key_is_told_from_its_parts_where_it_is_written_down(self) -> None:
+        key = records.RecordKey("claims", "host")
+        self.assertEqual("claims/host", f"{key}")
+        self.assertEqual("claims/host", str(key))
+        self.assertRaises(AttributeError, setattr, key, "key", "other")
 
 
 class FirstFaultTest(unittest.TestCase):

@@ -436,7 +436,12 @@ class CallBatcher(Generic[Work, Result]):
     _touches: Callable[[Work], frozenset[Hashable]] = attrs.field(
         default=lambda work: frozenset(), kw_only=True
     )
-    _changed: threading.Condition = attrs.field(init=False, factory=threading.Condition)
+    #: Held for itself: to enter a Condition is four calls, of each request several.
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _changed: threading.Condition = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: threading.Condition(self._lock), takes_self=True),
+    )
     _queue: list[_Place[Work, Result]] = attrs.field(init=False, factory=list)
     #: Calls, and what they touch.
     _under_way: int = attrs.field(init=False, default=0)
@@ -454,19 +459,19 @@ class CallBatcher(Generic[Work, Result]):
         Others wait for its first work, for :meth:`not_coming`, or for the end of
         this. Not to be nested.
         """
-        with self._changed:
+        with self._lock:
             self._coming += 1
         self._said.coming = True
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._come()
                 self._changed.notify_all()
 
     def not_coming(self) -> None:
         """Say that this thread submits nothing after all, though it goes on."""
-        with self._changed:
+        with self._lock:
             self._come()
             self._changed.notify_all()
 
@@ -480,7 +485,7 @@ class CallBatcher(Generic[Work, Result]):
 
         Who gave a call up does not know its result, and it has none yet.
         """
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(
                 lambda: self._touched.isdisjoint(things), max(0.0, patience_seconds)
             )
@@ -506,7 +511,7 @@ class CallBatcher(Generic[Work, Result]):
         """
         place: _Place[Work, Result] = _Place(work, size, alone, self._touches(work))
         until = None if patience_seconds is None else time.monotonic() + patience_seconds
-        with self._changed:
+        with self._lock:
             self._queue.append(place)
             self._come()
             self._changed.notify_all()
@@ -524,7 +529,7 @@ class CallBatcher(Generic[Work, Result]):
 
         Who leads is part of the call: another's would bind him beyond his patience.
         """
-        with self._changed:
+        with self._lock:
             try:
                 while not place.done:
                     if self._may_lead(place):
@@ -612,7 +617,7 @@ class CallBatcher(Generic[Work, Result]):
         results: Sequence[Result],
         error: Exception | None,
     ) -> None:
-        with self._changed:
+        with self._lock:
             for number, place in enumerate(batch):
                 place.error = error
                 if error is None:

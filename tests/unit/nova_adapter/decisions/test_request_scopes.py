@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import types
+import uuid
 from collections.abc import Collection
 from typing import Any
 
@@ -113,3 +114,16 @@ class RequestScopesTest(base.BaseTestCase):
             cells: Collection[str] = request_conversion.cells(wanted, [A, C])
             judged = request_decider.scopes_of_request(spec, [A, C], [A, B, C])
             self.assertLessEqual(set(cells), set(judged))
+
+
+class AboutTest(base.BaseTestCase):
+    def test_the_server_that_is_asked_about_is_named_and_no_change_of_the_request(self) -> None:
+        objects.register_all()
+        first, second = str(uuid.uuid4()), str(uuid.uuid4())
+        spec = objects.RequestSpec(instance_uuid=first)
+        planner = object.__new__(request_decider.RequestPlanner)
+        planner._spec = spec
+        for server in (first, first, second, first):
+            planner.about(server)
+            self.assertEqual((server, server), (spec.instance_uuid, planner.server))
+            self.assertNotIn("instance_uuid", spec.obj_what_changed())

@@ -68,6 +68,31 @@ class KeptByVersionTest(test_proof.JudgeTest):
         self.store.begin_epoch()
         self.assertEqual({}, self.judge._unreported(self.store.snapshot()))
 
+    def test_what_sweeps_said_is_read_once_and_seen_at_once_when_another_says_it(self) -> None:
+        self.assertEqual({}, self.found())
+        kept = self.judge._swept_seen
+        self.beat("api", cell=change_reporter.EVERY_CELL)
+        self.assertEqual({}, self.found())
+        self.assertIs(kept, self.judge._swept_seen)
+        before, cold = self.store.snapshot(), state_proof.UnprovedReason.COLD
+        self.swept(A, epoch="e0")
+        self.assertEqual({A: cold}, self.found())
+        # Of other scopes, and of a view that another thread took before.
+        self.assertEqual({}, self.judge.judge(self.store.snapshot(), [B]).missing)
+        self.assertEqual({A: cold}, self.judge.judge(self.store.snapshot(), [A, B]).missing)
+        self.assertEqual({}, self.judge.judge(before, [A, B]).missing)
+        self.assertEqual({A: cold}, self.found())
+        self.swept(A, unnamed=1)
+        self.assertEqual({A}, self.judge.judge(self.store.snapshot(), [A, B]).unnamed)
+        self.assertEqual(set(), self.judge.judge(self.store.snapshot(), [B]).unnamed)
+        self.epoch = "e2"
+        self.assertEqual(dict.fromkeys((A, B, scopes.API), cold), self.found())
+        self.epoch = "e1"
+        self.put(known_namespaces.CELLS, A, None)
+        self.assertEqual({A: cold}, self.found())
+        self.store.begin_epoch()
+        self.assertEqual(dict.fromkeys((A, B, scopes.API), cold), self.found())
+
     def test_least_versions_are_looked_for_once_until_one_changes(self) -> None:
         least = self.versions()
         self.assertEqual({"nova-compute"}, set(least))

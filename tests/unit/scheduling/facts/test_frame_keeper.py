@@ -335,6 +335,45 @@ class FrameKeeperTest(testtools.TestCase):
         self.catch_up()
         self.assertEqual({}, self.facts().provider.used)
 
+    def test_a_claim_changes_the_numbers_of_its_host_and_makes_it_not_anew(self):
+        self.hosts.host()
+        self.catch_up()
+        before, pages = self.facts(), self.feed.pages
+        self.hosts.put(CLAIMS, "n1", claims.record("n1", {"x": claims.held(VCPU=1)}))
+
+        self.assertEqual(["n1"], self.catch_up())
+        self.assertEqual(pages, self.feed.pages)
+        after = self.facts()
+        self.assertEqual((1, 512), (after.vcpus_used - before.vcpus_used, self.taken(before)))
+        self.assertEqual(3, after.provider.used["VCPU"])
+        self.hosts.put(CLAIMS, "n1", claims.record("n1", {}))
+        self.catch_up()
+        self.assertEqual(before, self.facts())
+
+    def taken(self, before):
+        return before.free_ram_mb - self.facts().free_ram_mb
+
+    def test_a_claim_with_a_report_of_its_node_counts_by_both(self):
+        self.hosts.host()
+        self.catch_up()
+        self.hosts.put(CLAIMS, "n1", claims.record("n1", {"x": claims.held(VCPU=1)}))
+        self.hosts.put(NODES, "n1", hosts.node("n1", vcpus_used=7))
+        self.catch_up()
+
+        self.assertEqual(8, self.facts().vcpus_used)
+
+    def test_a_claim_on_a_node_that_never_reported_counts_for_its_provider_alone(self):
+        self.hosts.host()
+        self.hosts.put(NODES, "n1", hosts.node("n1", free_disk_gb=None))
+        self.catch_up()
+        before = self.facts()
+        self.hosts.put(CLAIMS, "n1", claims.record("n1", {"x": claims.held(VCPU=1)}))
+        self.catch_up()
+
+        after = self.facts()
+        self.assertEqual((0, 0), (after.vcpus_used, self.taken(before)))
+        self.assertEqual(3, after.provider.used["VCPU"])
+
     def test_a_promise_that_lapses_gives_back_what_was_counted_in_the_columns(self):
         clock = [0.0]
         promised = host_reservations.Reservations(lambda: clock[0])
@@ -455,13 +494,17 @@ STEPS = st.one_of(
         NODES,
         KEYS,
         st.builds(
-            lambda host, cell, version, vcpus: (
-                lambda key: hosts.node(key, host, cell, object_version=version, vcpus=vcpus)
+            lambda host, cell, version, vcpus, free_gb: (
+                lambda key: hosts.node(
+                    key, host, cell, object_version=version, vcpus=vcpus, free_disk_gb=free_gb
+                )
             ),
             HOST_NAMES | st.just(None),
             CELLS,
             st.sampled_from(["1.19", "1.19", "2.0"]),
             st.sampled_from([0, 8, None]),
+            # It never reported.
+            st.sampled_from([990, 990, None]),
         ),
     ),
     _write(

@@ -226,3 +226,65 @@ class ChangeLogTest(testtools.TestCase):
         self.assertIsNone(log.since(989))
         self.assertEqual([998, 999], log.since(998).tolist())
         self.assertLessEqual(len(log._rows), 20)
+
+
+class ProviderFactsTest(testtools.TestCase):
+    def test_a_provider_with_other_amounts_in_use_is_the_same_for_the_rest(self) -> None:
+        names = [each.name for each in attrs.fields(host_facts.ProviderFacts)]
+        its = host_facts.ProviderFacts(**{name: f"its {name}" for name in names})
+        self.assertEqual(attrs.evolve(its, used={"VCPU": 1}), its.with_used({"VCPU": 1}))
+        # A frame takes the very object that it has for no news.
+        self.assertIsNot(its, its.with_used(its.used))
+
+
+INVENTORIES = [
+    {"VCPU": host_facts.Inventory(8)},
+    {"VCPU": host_facts.Inventory(8), "DISK_GB": host_facts.Inventory(9, min_unit=2)},
+]
+SETS = [frozenset(), frozenset(["a"])]
+PROVIDERS = st.builds(
+    host_facts.ProviderFacts,
+    generation=st.integers(1, 2),
+    # The same objects again and again, as the digests of records have them.
+    inventories=st.sampled_from(INVENTORIES),
+    used=st.dictionaries(st.sampled_from(["VCPU", "DISK_GB", "VGPU"]), st.integers(0, 3)),
+    traits=st.sampled_from(SETS),
+    aggregates=st.sampled_from(SETS),
+    nested=st.sampled_from([frozenset(), frozenset(["VGPU"])]),
+    tree=st.sampled_from([frozenset(), frozenset(["child"])]),
+    broken=st.sampled_from([None, None, "odd"]),
+)
+
+
+class FollowedProvidersTest(testtools.TestCase):
+    @given(st.lists(st.none() | PROVIDERS | st.integers(1, 3), max_size=8))
+    def test_whatever_a_host_had_its_provider_is_the_last_one(self, steps):
+        """Numbers stand for what a request used meanwhile."""
+        followed, last = host_frame.HostFrame(), None
+        for number, inventories in enumerate(INVENTORIES):
+            # There are columns of all classes.
+            provider = host_facts.ProviderFacts(1, inventories)
+            followed.put(toys.facts(number, provider=provider))
+        row = followed.row_of("uuid-1")
+        for step in (*steps, None):
+            if isinstance(step, int):
+                followed.use(row, {"VCPU": step, "DISK_GB": step})
+                continue
+            last = step or attrs.evolve(last or host_facts.ProviderFacts(1, INVENTORIES[0]))
+            before = followed.log.sequence, self.described(followed, row)
+            followed.put(toys.facts(1, provider=last))
+            if before[1] != self.described(followed, row):
+                self.assertLess(before[0], followed.log.sequence)
+        fresh = host_frame.HostFrame()
+        fresh.put(toys.facts(0, provider=host_facts.ProviderFacts(1, INVENTORIES[1])))
+        fresh.put(toys.facts(1, provider=last))
+        fresh_row = fresh.row_of("uuid-1")
+        self.assertEqual(self.described(fresh, fresh_row), self.described(followed, row))
+        self.assertEqual(+fresh.nested, +followed.nested)
+
+    def described(self, frame, row):
+        return (
+            [frame.resource(name).row(row) for name in ("VCPU", "DISK_GB")],
+            [frame.traits.value(row), frame.provider_aggregates.value(row)],
+            (frame.row_of_tree("child"), row in frame.broken),
+        )

@@ -2,11 +2,69 @@
 """When the columns cannot tell what Placement would offer."""
 
 import attrs
+import numpy as np
 import testtools
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling.frame import host_facts, host_frame
 from nova_nodb_scheduler.scheduling.pipeline import candidates
 from tests.unit.scheduling import toys
+
+TRAITS = st.frozensets(st.sampled_from(["HW_A", "HW_B"]))
+AGGREGATES = st.frozensets(st.sampled_from(["agg-1", "agg-2"]))
+INVENTORIES = st.builds(
+    host_facts.Inventory,
+    total=st.integers(0, 8),
+    min_unit=st.integers(1, 3),
+    max_unit=st.integers(1, 8),
+    step_size=st.integers(0, 3),
+)
+BY_CLASS = st.dictionaries(st.sampled_from(["VCPU", "DISK_GB"]), INVENTORIES)
+PROVIDERS = st.builds(
+    host_facts.ProviderFacts,
+    generation=st.just(1),
+    inventories=BY_CLASS,
+    used=st.dictionaries(st.sampled_from(["VCPU", "DISK_GB"]), st.integers(0, 4)),
+    traits=TRAITS,
+    aggregates=AGGREGATES,
+    tree=st.sampled_from([frozenset(), frozenset(["child-1"])]),
+)
+QUERIES = st.builds(
+    requests.CandidateQuery,
+    resources=st.dictionaries(
+        st.sampled_from(["VCPU", "DISK_GB", "VGPU"]), st.integers(1, 4), min_size=1
+    ),
+    required_traits=TRAITS,
+    forbidden_traits=TRAITS,
+    root_required=TRAITS,
+    root_forbidden=TRAITS,
+    member_of=st.lists(AGGREGATES, max_size=2).map(tuple),
+    forbidden_aggregates=AGGREGATES,
+    in_tree=st.sampled_from([None, None, "uuid-1", "child-1", "nobody"]),
+)
+
+
+class OneRowTest(testtools.TestCase):
+    @given(
+        st.lists(PROVIDERS | st.none(), min_size=12, max_size=12),
+        st.lists(QUERIES, min_size=1, max_size=2).map(tuple),
+    )
+    def test_of_one_row_is_said_what_is_said_of_it_among_many(self, providers, queries):
+        frame = host_frame.HostFrame()
+        for number, provider in enumerate(providers):
+            frame.put(toys.facts(number, provider=provider))
+        frame.remove("uuid-2")
+        own = candidates.Candidates(queries)
+        rows = np.arange(len(providers))
+        many = own.mask(frame, rows).tolist()
+        self.assertEqual(many, [own.mask(frame, rows[row : row + 1]).item() for row in rows])
+        self.assertEqual(many, [own.offer_row(frame, row) for row in rows.tolist()])
+        self.assertEqual(
+            own.offers(frame, rows).tolist(),
+            [[own.has_room(frame, row, at) for row in rows.tolist()] for at in range(len(queries))],
+        )
 
 
 class OutsideTest(testtools.TestCase):

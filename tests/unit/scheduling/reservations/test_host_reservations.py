@@ -189,3 +189,11 @@ class ReservationsTest(testtools.TestCase):
             thread.join()
         self.assertEqual({"VCPU": 4 * 200}, held.unseen("h1", (), 1))
         self.assertEqual(800, len(held))
+
+
+class ConfirmTest(testtools.TestCase):
+    def test_a_confirmed_reservation_is_the_same_from_then_on(self) -> None:
+        names = [each.name for each in attrs.fields(host_reservations.Reservation)]
+        held = host_reservations.Reservation(**{name: f"its {name}" for name in names})
+        wanted = attrs.evolve(held, since_seconds=7.0, counted_from=3)
+        self.assertEqual(wanted, held.confirm(7.0, 3))
