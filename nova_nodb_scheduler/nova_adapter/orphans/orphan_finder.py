@@ -184,9 +184,6 @@ class OrphanFinder:
     def _looked(self, judged: orphan_verdicts.JudgedAllocation) -> None:
         """Note what was found, and delete it where that is proved the second time."""
         now, options = self._clock(), self._options
-        if judged.kind is orphan_verdicts.AllocationKind.UNDER_WAY and judged.wrote:
-            for whom in self._told:
-                whom(judged.consumer)
         look = self._verdicts.get(judged.consumer)
         if look is None or look.kind is not judged.kind:
             pause = min(options.again_seconds, options.again_most_seconds)
@@ -195,6 +192,11 @@ class OrphanFinder:
         else:
             look.pause_seconds = min(2 * look.pause_seconds, options.again_most_seconds)
             look.due_at = now + look.pause_seconds
+        if judged.kind is orphan_verdicts.AllocationKind.UNDER_WAY and judged.wrote:
+            # Behind the pause: one that whoever is told fails on is not the first one due
+            # again, before all others.
+            for whom in self._told:
+                whom(judged.consumer)
         if not self._may_delete(judged):
             look.proved_at = None
             return

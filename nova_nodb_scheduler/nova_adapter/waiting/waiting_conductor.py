@@ -295,14 +295,15 @@ class WaitingConductor:
             at_seconds = time.time()
             self._events.publish(waiting_events.WaitingEvent(kind, request, at_seconds))
 
-    def choose(self, request_spec: Any, select: Callable[[], _T]) -> _T:
+    def choose(self, request_spec: Any, servers: Sequence[str], select: Callable[[], _T]) -> _T:
         """Have Nova ask for hosts for the request in hand, as the attempt that it is.
 
+        :param servers: for which hosts are asked for: not those that were sent already
         :raises LeftAlone: there is no room, and it waits; or it is somebody else's
         """
         attempt = self.current
         if attempt is None or not attempt.is_kept:
-            return self._choose_unkept(select)
+            return self._choose_unkept(servers, select)
         try:
             with _hinted(request_spec, attempt.request):
                 chosen = select()
@@ -313,13 +314,13 @@ class WaitingConductor:
             if attempt.has_begun:
                 # Some of its servers were sent on: the others are tried again with the lease.
                 self._leave(attempt, _reason(error))
-            self._give_back(attempt, error)
+            self._give_back(attempt, servers, error)
             self._park(attempt, _reason(error))
             raise LeftAlone from error
         self.begin()
         return chosen
 
-    def _choose_unkept(self, select: Callable[[], _T]) -> _T:
+    def _choose_unkept(self, servers: Sequence[str], select: Callable[[], _T]) -> _T:
         unkept: Unkept | None = getattr(self._of_thread, "unkept", None)
         try:
             return select()
@@ -329,7 +330,7 @@ class WaitingConductor:
                 raise
             self._in_hand.add(attempt.holding)
             try:
-                self._give_back(attempt, error)
+                self._give_back(attempt, servers, error)
                 self._park(attempt, _reason(error))
             finally:
                 self._in_hand.remove(attempt.holding)
@@ -404,7 +405,13 @@ class WaitingConductor:
         attempt = self.current
         if attempt is None or not attempt.is_kept:
             return
-        standing = self._insist(attempt, lambda: self._ledger.read(attempt.request.key))
+        self._look(attempt)
+
+    def _look(self, attempt: Attempt) -> None:
+        """Look whether a request is in that hand; one whose creation is in doubt may come yet."""
+        standing = self._insist(
+            attempt, lambda: self._ledger.standing(attempt.request.key, attempt.doubtful)
+        )
         if not attempt.may_be(standing):
             self._stop_if_superseded(pending_rules.Superseded(standing))
 
@@ -453,22 +460,31 @@ class WaitingConductor:
         if self.current is not None:
             self.current.is_cleaned = True
 
-    def _give_back(self, attempt: Attempt, error: Exception) -> None:
+    def _give_back(self, attempt: Attempt, servers: Sequence[str], error: Exception) -> None:
         """Take back what a scheduler that did not answer may have allocated.
 
         One that was killed behind its write leaves an allocation. Parked with it, a request
         would wait for the very room that it holds itself, and no host ever grows by that.
 
-        :raises LeftAlone: it stays: who takes the request up by its lease tries again
+        :param servers: that it was asked about. Others of the request may live on hosts
+        :raises LeftAlone: it stays, and who takes the request up by its lease tries again; or
+            the request is somebody else's
         """
         if isinstance(error, _REFUSALS):
             return
-        # A record that may not stand yet is nobody else's either.
-        check = self.still_holds if attempt.doubtful is None else _nothing
+
+        def check(_server: str) -> None:
+            # Not of this thread's request alone: one that is kept late is none.
+            self._look(attempt)
+            if not attempt.is_kept:
+                raise abandoned_requests.NotCleared("nobody can tell whose they are")
+
         admin = nova_context.get_admin_context()
         try:
-            self._abandoned.clear_allocations(admin, attempt.request.servers, check)
+            self._abandoned.clear_allocations(admin, servers, check)
         except abandoned_requests.NotCleared as stays:
+            if not attempt.is_kept:
+                raise error from stays
             if attempt.doubtful is None:
                 self._leave(attempt, f"no scheduler answered, and {stays}")
             LOG.warning(
@@ -677,10 +693,6 @@ def _hinted(spec: Any, request: pending.PendingRequest) -> Iterator[None]:
         spec.scheduler_hints = had
         if not was_changed:
             spec.obj_reset_changes(["scheduler_hints"])
-
-
-def _nothing(_server: str) -> None:
-    pass
 
 
 def _reason(error: Exception) -> str:

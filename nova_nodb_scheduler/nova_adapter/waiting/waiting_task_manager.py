@@ -135,6 +135,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
     ) -> Any:
         return self._nodb_waiting.choose(
             request_spec,
+            tuple(instance_uuids or ()),
             functools.partial(
                 super()._schedule_instances,
                 context,

@@ -101,6 +101,17 @@ class PendingLedger:
         """
         return _request(key, self._editor.read(record_key(key))[0])
 
+    def standing(
+        self, key: str, if_absent: pending.PendingRequest | None = None
+    ) -> pending.PendingRequest | None:
+        """Return a request as :meth:`read`, or as it is to stand while its creation is in doubt.
+
+        :param if_absent: of a creation in doubt, as it was to stand
+        :raises UndecodableRecord: its record is none of a request
+        """
+        standing = self.read(key)
+        return self._made_good(if_absent) if standing is None else standing
+
     def read_payload(self, key: str) -> str | None:
         """Return what a request was made with, as it was given; None where it is gone.
 

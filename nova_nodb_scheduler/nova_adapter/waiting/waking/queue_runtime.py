@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 import uuid
@@ -197,11 +198,18 @@ class QueueRuntime:
         Its scheduler was killed, or slept, and wrote for an attempt that its conductor had given
         up. In a full cloud it would wait for that very room. Whoever tries it clears that away.
         """
-        with self.followed.lock:
-            queues = self.followed.queues
-            request = queues.get(server) or next(
-                (each for each in queues.waiting() if server in each.servers), None
-            )
+        # Of the store, not of the order: each request that comes asks for its lock, and many may
+        # wait.
+        view = self._runtime.store.snapshot().namespace(_PENDING)
+        request = next(
+            (
+                each
+                for each in itertools.chain([view.digest(server)], view.digests())
+                # What was sent has room by right, though not all see its server yet.
+                if isinstance(each, pending.PendingRequest) and server in each.unsent
+            ),
+            None,
+        )
         if request is not None and request.state is pending.PendingState.WAITING:
             LOG.info(
                 "Request %(key)s is granted again: it waits, and %(server)s holds room already.",

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import (
@@ -380,6 +381,23 @@ class NeverDeletedTest(OrphansCase):
             self.build_request(consumer)
             self.stays(consumer)
         self.assertEqual({}, self.kinds())
+
+    def test_one_on_which_who_is_told_fails_keeps_nobody_from_being_looked_at(self):
+        told = []
+
+        def fail(consumer: str) -> None:
+            told.append(consumer)
+            raise errors.BackendUnavailable("memory", "made")
+
+        self.finder.tell(fail)
+        under_way = {self.died() for _ in range(2)}
+        for consumer in under_way:
+            self.build_request(consumer)
+        for _ in range(2):
+            with self.assertRaises(errors.BackendUnavailable):
+                self.finder.turn()
+            self.now += 1.0
+        self.assertEqual(under_way, set(told))
 
     def test_a_server_in_a_cell_keeps_its_allocation(self):
         consumer = self.died("h1")

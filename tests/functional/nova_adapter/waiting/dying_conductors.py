@@ -10,15 +10,18 @@ import threading
 from unittest import mock
 
 import nova.conductor.manager
+import oslo_messaging
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi as compute_rpcapi
+from nova.scheduler import rpcapi
 from nova.scheduler.client import report
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests, unsent_servers
+from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 
 State = pending.PendingState
 TASKS = nova.conductor.manager.ComputeTaskManager
@@ -338,6 +341,79 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             lambda: self.record(servers[0]),
         )
         self.assertEqual(set(servers), set(resting.servers))
+
+    def test_one_that_was_sent_keeps_what_it_has_where_no_scheduler_answers_for_others(self):
+        servers = self.ask_of_a_dying_one(
+            compute_rpcapi.ComputeAPI, "build_and_run_instance", behind=True, servers=2
+        )
+        (living,) = self.record(servers[0]).sent
+        (other,) = set(servers) - {living}
+        self.active(living)
+        with mock.patch.object(
+            rpcapi.SchedulerAPI,
+            "select_destinations",
+            autospec=True,
+            side_effect=oslo_messaging.MessagingTimeout("made"),
+        ):
+            self.take_over(servers[0])
+            self.waits(other)
+        self.assertEqual([1, 0], [len(self.allocations(each)) for each in (living, other)])
+        self.grant(servers[0])
+        self.active(other)
+        self.assertEqual([1, 1], [len(self.allocations(each)) for each in servers])
+
+    @contextlib.contextmanager
+    def timing_out_once(self):
+        """Let no scheduler answer the next one that asks."""
+        select = rpcapi.SchedulerAPI.select_destinations
+        asked = []
+
+        def time_out(*args, **kwargs):
+            asked.append(args)
+            if len(asked) == 1:
+                raise oslo_messaging.MessagingTimeout("made")
+            return select(*args, **kwargs)
+
+        with mock.patch.object(rpcapi.SchedulerAPI, "select_destinations", time_out):
+            yield
+
+    def test_one_whose_creation_was_in_doubt_takes_nothing_of_who_came_after(self):
+        create = self.waiting._ledger.create
+
+        def in_doubt(request, payload):
+            return pending_ledger.MaybeCreated(create(request, payload))
+
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            mock.patch.object(self.waiting._ledger, "create", in_doubt),
+            self.timing_out_once(),
+            self.sleeping(abandoned_requests.AbandonedRequests, "clear_allocations") as asleep,
+        ):
+            server = self.ask()[0]
+            self.assert_built_behind(asleep, server)
+        self.assert_has_done_nothing(server)
+        self.assertEqual(1, len(self.allocations(server)))
+
+    def test_one_that_is_kept_late_takes_nothing_of_who_came_after(self):
+        create = self.waiting._ledger.create
+        refused = []
+
+        def away_once(request, payload):
+            if not refused:
+                refused.append(request)
+                raise errors.BackendUnavailable("sqlalchemy", "made")
+            return create(request, payload)
+
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            mock.patch.object(self.waiting._ledger, "create", away_once),
+            self.timing_out_once(),
+            self.sleeping(abandoned_requests.AbandonedRequests, "clear_allocations") as asleep,
+        ):
+            server = self.ask()[0]
+            self.assert_built_behind(asleep, server)
+        self.assert_has_done_nothing(server)
+        self.assertEqual(1, len(self.allocations(server)))
 
     def test_of_several_servers_one_is_in_its_cell_already(self):
         servers = self.ask_of_a_dying_one(objects.Instance, "create", behind=True, servers=2)

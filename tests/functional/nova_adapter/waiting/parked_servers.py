@@ -4,6 +4,7 @@
 from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - Nova's first
 
 import contextlib
+import json
 import math
 from unittest import mock
 
@@ -199,13 +200,20 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
             self.active(server)
 
     def test_where_that_cannot_be_taken_back_it_is_tried_anew_and_does_not_wait(self):
+        self.assert_tried_anew(keystone.ConnectFailure("made"))
+
+    def test_what_a_proxy_answers_for_placement_buries_nobody(self):
+        # Nova's client reads JSON, and lets through what comes of another text.
+        self.assert_tried_anew(json.JSONDecodeError("made", "<html>", 0))
+
+    def assert_tried_anew(self, error):
         with (
             self.allocating_and_dying(),
             mock.patch.object(
                 report.SchedulerReportClient,
                 "get_allocs_for_consumer",
                 autospec=True,
-                side_effect=keystone.ConnectFailure("made"),
+                side_effect=error,
             ),
         ):
             server = self.ask()[0]

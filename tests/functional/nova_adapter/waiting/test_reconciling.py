@@ -85,6 +85,18 @@ class ReconcilingTest(queue_cloud.QueueCase):
         finder.turn()
         self.assertEqual([(key, 2)], self.conductor.told)
 
+    def test_one_that_was_sent_holds_its_room_by_right(self):
+        key, finder = self.holds_room(servers=2)
+        (sent,) = set(self.request(key).servers) - {key}
+        self.ledger._step(key, lambda standing: attrs.evolve(standing, sent=(sent,)))
+        store = self.runtime.store
+        self.wait(lambda: store.snapshot().namespace("pending").digest(key).sent == (sent,))
+        self.follow()
+        self.client.delete(f"/allocations/{key}")
+        finder.turn()
+        self.assertLess(0, finder.status.looked)
+        self.assertEqual([], self.conductor.told)
+
     def test_a_server_that_is_built_and_not_seen_yet_is_nobody_who_waits(self):
         filled = self.placed()
         for server in filled:
