@@ -14,7 +14,7 @@ import numpy as np
 import pymysql
 from keystoneauth1 import exceptions as keystone_exceptions
 
-from tests.chaos import audit, clients, deployment, grants, injection, ledger, plan
+from tests.chaos import audit, clients, deployment, injection, ledger, plan
 from tests.chaos import snapshot as snapshot_module
 from tests.chaos.logs import decision_lines, novas_own, withdrawals
 from tests.faults import trial as faults_trial
@@ -153,12 +153,6 @@ class Rounds:
         names = (*self._stack.settings.control_plane_names, *self._stack.settings.compute_names)
         return [self._stack.settings.log / f"{name}.log" for name in names if kind in name]
 
-    def _withdrawals(self) -> grants.Withdrawals:
-        """Return what reads what schedulers say from now on that they took back."""
-        lines = withdrawals.WithdrawalLines(self._service_logs("scheduler"))
-        ahead_seconds = time.time() - time.monotonic()
-        return lambda: [attrs.evolve(each, at=each.at - ahead_seconds) for each in lines.read()]
-
     def run(self, seed: int, faults: Sequence[plan.Fault], seconds: float) -> Outcome:
         """Run one round; what goes wrong with the cloud is in its outcome, and never raised."""
         if not self._deployed.shape.with_plugin:
@@ -170,7 +164,8 @@ class Rounds:
             round_.wait_memory()
             self._watch.begin()
         try:
-            with ledger.Ledger(reader.snapshot, self._withdrawals()) as watched:
+            told = withdrawals.since_now(self._service_logs("scheduler"))
+            with ledger.Ledger(reader.snapshot, told) as watched:
                 outcome = self._go(round_, watched, faults, seconds)
         finally:
             reader.close()

@@ -5,6 +5,7 @@ import unittest
 
 import attrs
 
+from tests.chaos import grants
 from tests.chaos import snapshot as snapshot_module
 from tests.waiting import observations, report, trial
 
@@ -51,9 +52,16 @@ class ObservationsTest(unittest.TestCase):
     def test_a_host_with_more_than_it_has_is_seen_although_it_is_over_in_the_next_sample(
         self,
     ) -> None:
-        self.seen.take(_sample(1.0, dict.fromkeys("abc", ("host1", 1))))
+        standing = dict.fromkeys("abc", "active")
+        self.seen.take(_sample(1.0, dict.fromkeys("abc", ("host1", 1)), **standing))
         self.seen.take(_sample(2.0, {}))
-        self.assertEqual(self.seen.over_committed, {"host1 VCPU": 1})
+        self.assertEqual(self.seen.over_committed(), {"host1 VCPU": 1})
+
+    def test_what_was_taken_back_before_anybody_was_answered_is_told_apart(self) -> None:
+        self.seen.take(_sample(1.0, dict.fromkeys("abc", ("host1", 1))))
+        self.seen.take(_sample(2.0, {"a": ("host1", 1), "b": ("host1", 1)}))
+        self.assertEqual(self.seen.over_committed(), {})
+        self.assertEqual(self.seen.over_committed(grants.WITHDRAWN), {"host1 VCPU": 1})
 
     def test_who_moves_on_to_another_host_holds_one_at_a_time(self) -> None:
         self.seen.take(_sample(1.0, {"a": ("host1", 1)}))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import pymysql
 
-from tests.chaos import audit
+from tests.chaos import audit, grants
 from tests.chaos import snapshot as snapshot_module
 
 SAMPLE_SECONDS = 0.1
@@ -35,19 +35,30 @@ class Seen:
 class Observations:
     """All servers so far. Takes samples one by one; one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: grants.Withdrawals = tuple) -> None:
         self.servers: dict[str, Seen] = {}
-        self.over_committed: dict[str, int] = {}
+        self._grants = grants.Grants(told)
         self.samples = 0
         self.latest: snapshot_module.Snapshot | None = None
+        #: Servers whose deletion was asked for.
+        self.leaving: set[str] = set()
+
+    def over_committed(self, kind: str = audit.OVER_COMMIT) -> dict[str, int]:
+        """Return the most that hosts held too much, by host and class, in any sample.
+
+        :param kind: ``grants.WITHDRAWN``: what its writer took back, unanswered
+        """
+        worst: dict[str, int] = {}
+        for _at, finding in self._grants.judged():
+            if finding.kind == kind:
+                worst[finding.subject] = max(worst.get(finding.subject, 0), finding.excess)
+        return worst
 
     def take(self, now: snapshot_module.Snapshot) -> None:
         """Note what a sample shows that none did before."""
         self.samples += 1
         self.latest = now
-        for finding in audit.over_committed(now):
-            worst = self.over_committed.get(finding.subject, 0)
-            self.over_committed[finding.subject] = max(worst, finding.excess)
+        self._grants.look(now, self.leaving)
         for (consumer, _host), row in now.rows.items():
             seen = self.servers.setdefault(consumer, Seen())
             seen.most_hosts = max(seen.most_hosts, len(now.allocated[consumer]))
@@ -98,15 +109,20 @@ class Watch:
     """Samples in a thread of its own. A context manager.
 
     :param take: reads a snapshot; raises while the databases are away
+    :param told: what schedulers say that they took back
     :ivar blind_seconds: the longest time without a sample
     """
 
-    def __init__(self, take: Callable[[], snapshot_module.Snapshot]) -> None:
+    def __init__(
+        self,
+        take: Callable[[], snapshot_module.Snapshot],
+        told: grants.Withdrawals = tuple,
+    ) -> None:
         self._take = take
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="waiting-watch", daemon=True)
-        self.observed = Observations()
+        self.observed = Observations(told)
         self.blind_seconds = 0.0
 
     def __enter__(self) -> "Watch":

@@ -12,9 +12,9 @@ import requests
 from keystoneauth1 import exceptions as keystone_exceptions
 
 from tests.capacity import ledger as capacity_ledger
-from tests.chaos import deployment, injection, plan
+from tests.chaos import deployment, grants, injection, plan
 from tests.chaos import snapshot as snapshot_module
-from tests.chaos.logs import novas_own
+from tests.chaos.logs import novas_own, withdrawals
 from tests.waiting import observations
 from tools.stack import cloud as stack_cloud
 
@@ -51,6 +51,8 @@ class Round:
         allocation, which the next one takes away first
     :param out_of_order: that were placed before one asked for earlier; not judged with faults
     :param over: most that was allocated beyond what a host has, in any sample
+    :param withdrawn: likewise, where its writer took it back and nobody was answered with it: where
+        requests are decided among Placement's candidates
     :param placed_seconds: from the sample that showed the room to the one that showed it used
     :param active_seconds: likewise, until the server stood
     :param call_seconds: of the user's calls that the API took
@@ -77,6 +79,7 @@ class Round:
     seconds: float
     failures: tuple[str, ...] = ()
     call_seconds: tuple[float, ...] = ()
+    withdrawn: int = 0
 
     @property
     def is_kept(self) -> bool:
@@ -119,7 +122,10 @@ class Trial:
                 contextlib.closing(snapshot_module.Reader(self._stack.settings))
             )
             slots = reader.snapshot().slots()
-            watch = held.enter_context(observations.Watch(reader.snapshot))
+            told = withdrawals.since_now(
+                settings.log / f"{name}.log" for name in settings.scheduler_names
+            )
+            watch = held.enter_context(observations.Watch(reader.snapshot, told))
             hurt = held.enter_context(
                 injection.Injection(
                     self._stack, self._deployed.backend, self._deployed.links, self._say
@@ -175,6 +181,7 @@ class Trial:
         rest = [u for u in asked.ids if u not in standing]
         for leaving in standing[: len(rest)]:
             before = {u for u in rest if watch.observed.of(u).active is not None}
+            watch.observed.leaving.add(leaving)
             asked.delete(leaving)
             if faulty:
                 # Rooms come while services go: nobody waits for the one before.
@@ -231,7 +238,8 @@ class Trial:
                 if builds[u] - (u in not_built) > 1 or seen.of(u).most_hosts > 1
             ),
             out_of_order=tuple(observations.out_of_order(seen, asked.ids[slots:])),
-            over=max(seen.over_committed.values(), default=0),
+            over=max(seen.over_committed().values(), default=0),
+            withdrawn=max(seen.over_committed(grants.WITHDRAWN).values(), default=0),
             placed_seconds=tuple(round(b - a, 2) for a, b, _ in complete if b is not None),
             active_seconds=tuple(round(c - a, 2) for a, _, c in complete if c is not None),
             samples=seen.samples,

@@ -4,7 +4,8 @@
 import datetime
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
@@ -48,3 +49,10 @@ class WithdrawalLines:
 
     def read(self) -> list[Withdrawal]:
         return list(withdrawals(log_tails.lines(self._tails)))
+
+
+def since_now(logs: Iterable[pathlib.Path]) -> Callable[[], list[Withdrawal]]:
+    """Return what reads what schedulers say from now on; with monotonic times."""
+    lines = WithdrawalLines(logs)
+    ahead_seconds = time.time() - time.monotonic()
+    return lambda: [attrs.evolve(each, at=each.at - ahead_seconds) for each in lines.read()]

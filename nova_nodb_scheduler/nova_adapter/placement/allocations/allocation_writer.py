@@ -501,6 +501,9 @@ class AllocationWriter:
         """
         reading = ReadBack(self._posting, self._pauses, deadline, request_id)
         consumers = frozenset(server.consumer for server in servers)
+        # Who slept beyond his time may have been given up: what his servers have by now another
+        # wrote, and a consumer that was removed and made again counts from 1 as ever.
+        unsure = unsure or reading.left_seconds() <= 0
         if unsure and not self._batcher.untouched(consumers, reading.left_seconds()):
             return consumers
         return undo(self._posting, reading, servers, unsure=unsure)

@@ -327,6 +327,43 @@ class DeletedTest(OrphansCase):
             set(self.ask("get", f"/allocations/{consumer}")["allocations"]),
         )
 
+    def test_a_frozen_scheduler_that_wakes_leaves_what_another_placed_meanwhile(self):
+        """Its conductor gave it up, took its allocation back and asked another."""
+        parts = self.runtime.decisions.parts
+        own, frozen, wakes = parts.ways.claimer.confirm, threading.Event(), threading.Event()
+        writer, slept = self.runtime.decisions._writer, [0.0]
+        pauses = writer._pauses
+
+        def sleepy(taken: Any) -> list[bool]:
+            if not frozen.is_set():
+                frozen.set()
+                wakes.wait(WAIT_SECONDS)
+                slept[0] = 3600.0
+            return own(taken)
+
+        with (
+            mock.patch.object(parts.ways.claimer, "confirm", sleepy),
+            mock.patch.object(
+                writer, "_pauses", attrs.evolve(pauses, clock=lambda: pauses.clock() + slept[0])
+            ),
+            futures.ThreadPoolExecutor(1) as pool,
+        ):
+            selecting = pool.submit(self.select)
+            self.addCleanup(wakes.set)
+            self.assertTrue(frozen.wait(WAIT_SECONDS))
+            host, consumer = self.end_lease()
+            self.wait(lambda: consumer in self.record(self.nodes[host].uuid).lapsed)
+            self.client.delete(f"/allocations/{consumer}")
+            other = "h2" if host == "h1" else "h1"
+            self.allocate(consumer, other, vcpus=2)
+            self.assertEqual(1, self.generation(consumer))
+            wakes.set()
+            with contextlib.suppress(exception.NoValidHost):
+                selecting.result(WAIT_SECONDS)
+        held = self.ask("get", f"/allocations/{consumer}")["allocations"]
+        self.assertEqual({self.nodes[other].uuid}, set(held))
+        self.assertEqual(2, held[self.nodes[other].uuid]["resources"]["VCPU"])
+
     def end_lease(self) -> tuple[str, str]:
         """End the lease of the one pending claim, as time does, and have a dead one own it."""
         for host, node in self.nodes.items():
