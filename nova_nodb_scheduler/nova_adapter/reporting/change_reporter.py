@@ -31,7 +31,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_module
-from nova_nodb_scheduler.nova_adapter.reporting import row_publisher
+from nova_nodb_scheduler.nova_adapter.reporting import journal_writer, row_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.observe import exporter, metric_labels, reporter_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -129,6 +129,8 @@ class ChangeReporter:
     )
     #: What its beats say beside what it reports.
     more_facts: Callable[[], Mapping[str, Any]] = attrs.field(init=False, default=dict)
+    #: What writes heartbeats to a journal; None where all go to their services' records.
+    journal: journal_writer.JournalWriter | None = attrs.field(init=False, default=None)
     #: Makes what runs in the process as long as the flushing thread; None for nothing.
     make_company: Callable[[], ReporterExport] | None = attrs.field(init=False, default=None)
     _company: ReporterExport | None = attrs.field(init=False, default=None)
@@ -204,7 +206,14 @@ class ChangeReporter:
         :param silent_seconds: since the one before; of a service that was down
             it does not wait for others
         """
-        self._dirty.beat(scope, service, report_count, last_seen_up, time.time())
+        self._dirty.beat(
+            scope,
+            service,
+            report_count,
+            last_seen_up,
+            time.time(),
+            keeps_each=self.journal is not None,
+        )
         if silent_seconds > self._options.service_down_time_seconds:
             self._last_heartbeats = float("-inf")
             self._wake.set()
@@ -317,6 +326,9 @@ class ChangeReporter:
 
     def _turn(self) -> None:
         with self._flush_lock:
+            if self.journal is not None and self.identity is not None:
+                # Before any I/O: what waits for a back end that is away waits within its bounds.
+                self._fill_journal(self.journal)
             self._open()
             self._note_lost()
             self._flush_records()
@@ -361,7 +373,7 @@ class ChangeReporter:
         self._lost.update(dict.fromkeys(lost, now))
         self._last_beat = float("-inf")
         LOG.warning(
-            "More than %(limit)d changed records waited for the back end and were "
+            "More changes waited for the back end than are kept (of records %(limit)d) and were "
             "forgotten; %(scopes)s will be swept.",
             {"limit": self._options.max_dirty_records, "scopes": ", ".join(sorted(lost))},
         )
@@ -424,6 +436,9 @@ class ChangeReporter:
         if not force and now < due:
             return
         self._last_heartbeats = now
+        if self.journal is not None:
+            self._fill_journal(self.journal)
+            self._flush_journal(self.journal)
         heartbeats = self._dirty.take_heartbeats()
         if not heartbeats:
             return
@@ -434,6 +449,18 @@ class ChangeReporter:
             raise
         self._dirty.return_heartbeats(lost)
         self._version = max(self._version, version)
+
+    def _fill_journal(self, journal: journal_writer.JournalWriter) -> None:
+        """Hand heartbeats to the journal; those that it is not for stay. No I/O."""
+        self._dirty.return_heartbeats(journal.take(self._dirty.take_heartbeats()))
+
+    def _flush_journal(self, journal: journal_writer.JournalWriter) -> None:
+        flushed = journal.flush()
+        if flushed is None:
+            return
+        self._version = max(self._version, flushed.version)
+        if flushed.lost:
+            self._dirty.lose([journal.cell])
 
     def _send_beat(self) -> None:
         now = self._clock()
@@ -492,7 +519,8 @@ class ChangeReporter:
                     self._note_lost()
                     self._flush_records(all_of_them=True)
                     self._flush_heartbeats(force=True)
-                complete = not len(self._dirty) and not self._lost
+                waits = self.journal is not None and self.journal.waiting
+                complete = not (len(self._dirty) or self._lost or waits)
                 # Left behind, a beat falls silent, and its cells are swept.
                 if self._heartbeats and self.identity is not None and complete:
                     key = records.RecordKey(
