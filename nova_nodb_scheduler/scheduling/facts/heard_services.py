@@ -48,6 +48,8 @@ _ROW = np.dtype(
         ("counted_at", "f8"),
         # Whatever count it was that was heard last; NaN for none.
         ("heard_at", "f8"),
+        # Of the slot that told it.
+        ("heard_version", "i8"),
         # Bit n says that count highest - 1 - n was seen.
         ("seen", "u8"),
         # Counts up to it are not asked for.
@@ -112,11 +114,13 @@ class LastHeard:
     :param keys: of the services that may be in journals
     :param counts: highest counts; of those that no journal names, what their records said
     :param heard_at: seconds since the epoch; NaN of those that no journal names
+    :param versions: of the slots that told when; 0 of those that no journal names
     """
 
     keys: Sequence[str]
     counts: npt.NDArray[np.int64]
     heard_at: npt.NDArray[np.float64]
+    versions: npt.NDArray[np.int64]
 
 
 class HeardServices:
@@ -185,7 +189,8 @@ class HeardServices:
         told = same[before["told"][same]]
         rows[told] = before[told]
         # Of a service with nothing but counts that were ignored.
-        rows["heard_at"][same] = before["heard_at"][same]
+        for name in ("heard_at", "heard_version"):
+            rows[name][same] = before[name][same]
 
     def take(self, slot: heartbeat_journals.Slot, version: int, now_seconds: float) -> TakenSlot:
         """Take a slot's heartbeats in; a second time it changes nothing.
@@ -235,6 +240,7 @@ class HeardServices:
             all_rows["seen"][nearest] = (all_rows["seen"][nearest] << _ONE) | _ONE
             all_rows["counted_at"][nearest] = heard_at[is_next]
             all_rows["heard_at"][nearest] = heard_at[is_next]
+            all_rows["heard_version"][nearest] = version
             rows, counts, heard_at = rows[~is_next], counts[~is_next], heard_at[~is_next]
         if not len(rows):
             return
@@ -260,6 +266,7 @@ class HeardServices:
         all_rows["counted_at"][rows[counted]] = heard_at[counted]
         before = all_rows["heard_at"][rows]
         all_rows["heard_at"][rows] = np.where(latest, heard_at, np.fmax(before, heard_at))
+        all_rows["heard_version"][rows[latest | ~(before >= heard_at)]] = version
 
     def _begin(
         self, rows: _Rows, counts: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]
@@ -401,7 +408,12 @@ class HeardServices:
     def last_heard(self) -> LastHeard:
         """Return what is known of each service now; copies."""
         rows = self._rows
-        return LastHeard(tuple(self._keys), rows["highest"].copy(), rows["heard_at"].copy())
+        return LastHeard(
+            tuple(self._keys),
+            rows["highest"].copy(),
+            rows["heard_at"].copy(),
+            rows["heard_version"].copy(),
+        )
 
 
 def _lowest_bits(count: npt.NDArray[np.int64]) -> _Bits:
