@@ -92,6 +92,10 @@ STOCK = "filter_scheduler"
 #: Value of ``scheduler_driver`` with which requests may wait for room.
 QUEUE = "nodb_queue"
 
+#: How far back who begins to read heartbeat journals looks, in times that a service may be
+#: silent before it counts as down.
+_HORIZON = 1.5
+
 
 def plugin_version() -> str:
     """Return this package's version."""
@@ -788,6 +792,7 @@ class Plugin:
                 feed_bound_seconds=options.feed_bound_seconds,
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 unreported_grace_seconds=3 * options.heartbeat_flush_interval_seconds,
+                journal_horizon_seconds=_HORIZON * float(self.conf.service_down_time),
             ),
             replicator_contract.ReplicatorOptions(
                 canary_interval_seconds=options.beat_interval_seconds,
@@ -834,6 +839,7 @@ class Plugin:
                 plugin=self,
                 host_manager=host_manager,
                 claim_meter=runtime.claim_metrics,
+                journals=runtime.journals,
             ),
             decision_assembly.DecisionOptions(
                 **self._upkeep_bounds,

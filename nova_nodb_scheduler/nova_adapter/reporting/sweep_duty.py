@@ -23,7 +23,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, state_proof
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter as reporter_module
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import leases
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
@@ -320,7 +320,7 @@ class SweepDuty:
                     and known.now_seconds - proved_at > self._options.resweep_seconds
                 )
             else:
-                behind_seconds = float(beat["behind_seconds"].get(scope, 0.0))
+                behind_seconds = float(reporter_facts.lateness(beat).get(scope, 0.0))
                 beat_at = backend_time.believed(float(beat["beat_at"]), known.now_seconds)
                 since_seconds = min(since_seconds, beat_at - behind_seconds)
                 is_due |= silence_seconds > bound
@@ -386,7 +386,7 @@ def _lost(beat: Mapping[str, Any], scope: str, swept_from: float) -> bool:
     One that lives says so until it saw a sweep; the last beat of one that does
     not stays.
     """
-    lost = float(beat["behind_seconds"].get(scope, 0.0)) >= reporter_module.LOST_SECONDS
+    lost = float(reporter_facts.lateness(beat).get(scope, 0.0)) >= reporter_module.LOST_SECONDS
     return lost and swept_from <= float(beat["beat_at"])
 
 

@@ -17,10 +17,11 @@ the time of each is its record's; and they count as unreported, so that nobody d
 from __future__ import annotations
 
 import collections
+import datetime
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 import numpy as np
@@ -49,6 +50,16 @@ class HeardService(NamedTuple):
 
     report_count: int
     seconds: float
+
+    def laid_over(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state of a record of namespace ``service_liveness`` with this heartbeat."""
+        moment = datetime.datetime.fromtimestamp(self.seconds, datetime.UTC)
+        return {
+            **state,
+            "report_count": self.report_count,
+            # As reporters write it: UTC without an offset.
+            "last_seen_up": moment.replace(tzinfo=None).isoformat(),
+        }
 
 
 @attrs.frozen(eq=False)
@@ -104,6 +115,18 @@ def changed_times(before: HeardTimes | None, now: HeardTimes | None) -> Set[str]
     if now is None:
         return frozenset() if before is None else _NOTHING_TOLD.changed_since(before)
     return now.changed_since(before)
+
+
+def telling(times: HeardTimes | None) -> Callable[[str, str, Mapping[str, Any]], Mapping[str, Any]]:
+    """Return what gives a record's state with its latest heartbeat, by namespace, key and state."""
+
+    def tell(namespace: str, key: str, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        if times is None or namespace != _LIVENESS:
+            return state
+        heard = times.of(key)
+        return state if heard is None else heard.laid_over(state)
+
+    return tell
 
 
 @attrs.define(eq=False)
