@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import pathlib
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,11 @@ from nova_nodb_scheduler.nova_adapter.liveness import (
 )
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
-from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, change_reporter
+from nova_nodb_scheduler.nova_adapter.reporting import (
+    cell_sweeper,
+    change_reporter,
+    journal_watch,
+)
 from nova_nodb_scheduler.nova_adapter.reporting import row_publisher as row_publisher_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
@@ -69,6 +74,7 @@ from nova_nodb_scheduler.observe import (
     process_metrics,
     tenant_event_metrics,
 )
+from nova_nodb_scheduler.scheduling.facts import journal_follower
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
@@ -770,6 +776,16 @@ class Plugin:
                 check_seconds=options.beat_interval_seconds,
                 margin_seconds=options.delta_sweep_margin_seconds,
             ),
+            journals=journal_watch.JournalWatch(
+                synchronizer, self._journal_follower, time.monotonic
+            ),
+        )
+
+    def _journal_follower(self) -> journal_follower.JournalFollower:
+        """Return a follower of heartbeat journals that has read nothing."""
+        return journal_follower.JournalFollower(
+            3 * float(self.options.heartbeat_flush_interval_seconds),
+            _HORIZON * float(self.conf.service_down_time),
         )
 
     def scheduler(

@@ -46,6 +46,8 @@ EVERY_CELL = "*"
 
 #: Age of changes whose names were forgotten: of a scope that must be swept.
 LOST_SECONDS = 1e9
+#: Age of what is made good by a sweep that is known to be due without this beat.
+UNSETTLED_SECONDS = LOST_SECONDS / 2
 
 
 @attrs.frozen
@@ -129,6 +131,8 @@ class ChangeReporter:
     )
     #: What its beats say beside what it reports.
     more_facts: Callable[[], Mapping[str, Any]] = attrs.field(init=False, default=dict)
+    #: Scopes that must not be trusted before a sweep that somebody else asks for.
+    unsettled: Callable[[], Collection[str]] = attrs.field(init=False, default=tuple)
     #: What writes heartbeats to a journal; None where all go to their services' records.
     journal: journal_writer.JournalWriter | None = attrs.field(init=False, default=None)
     #: Makes what runs in the process as long as the flushing thread; None for nothing.
@@ -476,7 +480,10 @@ class ChangeReporter:
             self._unnamed_unsaid.clear()
         self._forget_swept()
         # JSON has no infinity: a scope that lost names is as old as can be.
-        ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)
+        ages = self._dirty.ages_seconds()
+        for scope in self.unsettled():
+            ages[scope] = max(UNSETTLED_SECONDS, ages.get(scope, 0.0))
+        ages.update(dict.fromkeys(self._lost, LOST_SECONDS))
         now_there = self._synchronizer.now_seconds()
         state: Mapping[str, Any] = {
             "cell": identity.cell,
@@ -520,7 +527,7 @@ class ChangeReporter:
                     self._flush_records(all_of_them=True)
                     self._flush_heartbeats(force=True)
                 waits = self.journal is not None and self.journal.waiting
-                complete = not (len(self._dirty) or self._lost or waits)
+                complete = not (len(self._dirty) or self._lost or waits or self.unsettled())
                 # Left behind, a beat falls silent, and its cells are swept.
                 if self._heartbeats and self.identity is not None and complete:
                     key = records.RecordKey(

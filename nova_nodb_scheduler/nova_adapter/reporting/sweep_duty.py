@@ -21,7 +21,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import backend_time, records
-from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, state_proof
+from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, journal_watch, state_proof
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter as reporter_module
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.synchronizer import contract
@@ -93,6 +93,7 @@ class SweepDuty:
 
     :param scopes: the scopes this process can read: its cell, and ``api``
         where it has the API database
+    :param journals: looks for what no journal tells, in cells whose conductors write them
     """
 
     _synchronizer: contract.Synchronizer
@@ -102,6 +103,9 @@ class SweepDuty:
     _holder: str
     _options: SweepDutyOptions
     _clock: Callable[[], float] = time.monotonic
+    _journals: journal_watch.JournalWatch | None = attrs.field(default=None, kw_only=True)
+    #: By scope, where the back end's head was when journals showed last that something is missing.
+    _behind: dict[str, records.Cursor] = attrs.field(init=False, factory=dict)
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _asked: set[str] = attrs.field(init=False, factory=set)
@@ -123,6 +127,10 @@ class SweepDuty:
     def ask(self, scopes: Collection[str]) -> None:
         """Have scopes swept soon: names of changed rows were lost."""
         self._asked.update(scopes)
+
+    def behind(self) -> Collection[str]:
+        """Return scopes of which journals showed what no sweep has made good yet. Any thread."""
+        return tuple(self._behind)
 
     def _run(self) -> None:
         complaint: str | None = None
@@ -156,6 +164,12 @@ class SweepDuty:
         """
         incomplete: Exception | None = None
         known: _Known | None = None
+        if self._behind:
+            # Whoever sweeps them, this process or another.
+            known = self._look()
+            for scope, shown in list(self._behind.items()):
+                if _made_good(known, scope, shown):
+                    del self._behind[scope]
         for scope in sorted(self._scopes()):
             if not isinstance(self._keeper(scope).acquire(), leases.Lease):
                 continue
@@ -270,16 +284,29 @@ class SweepDuty:
             return "a reporter is silent"
         if _began(known, swept_from, scope):
             return "a reporter began, and what was written before it may be unknown"
-        if self._counts_some(scope):
+        if self._counts_some(scope, known):
             return "heartbeats arrived that no reporter saw"
         return None
 
-    def _counts_some(self, scope: str) -> bool:
+    def _counts_some(self, scope: str, known: _Known) -> bool:
         """Count unreported heartbeats, now and then: it reads every service's liveness."""
         last = self._counted_at.get(scope, float("-inf"))
         if self._clock() < last + self._options.least_pause_seconds:
             return False
         self._counted_at[scope] = self._clock()
+        guards = [
+            reporter_facts.journals(beat)
+            for beat in known.heartbeats.values()
+            if scope in beat["guards"]
+        ]
+        if self._journals is not None and (any(guards) or self._journals.holds_some):
+            shown = self._journals.unreported(scope)
+            if shown is not None:
+                self._behind[scope] = shown
+                return True
+        if guards and all(guards):
+            # Records are not kept up: what they lack of one another says nothing.
+            return False
         return self._sweeper.unreported(scope) > 0
 
     def _dead(self, known: _Known, swept_from: float, scope: str) -> list[str]:
@@ -370,6 +397,17 @@ class SweepDuty:
             and state_proof.covers(state_proof.proved_from(state, known.now_seconds), beat, bound)
             for state in known.swept.values()
         )
+
+
+def _made_good(known: _Known, scope: str, shown: records.Cursor) -> bool:
+    """Tell whether a sweep began behind what journals showed; or the back end began anew."""
+    state = known.swept.get(scope)
+    if known.epoch != shown.epoch:
+        return True
+    if state is None or state.get("epoch") != known.epoch:
+        return False
+    version = state.get("swept_version")
+    return type(version) is int and version >= shown.version
 
 
 def _began(known: _Known, swept_from: float, scope: str) -> bool:
