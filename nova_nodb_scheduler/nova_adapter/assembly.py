@@ -101,6 +101,8 @@ QUEUE = "nodb_queue"
 #: How far back who begins to read heartbeat journals looks, in times that a service may be
 #: silent before it counts as down.
 _HORIZON = 1.5
+#: How long a ring is, in the same: longer than the horizon by what clocks may differ.
+_RING = 2.5
 
 
 def plugin_version() -> str:
@@ -775,6 +777,7 @@ class Plugin:
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 check_seconds=options.beat_interval_seconds,
                 margin_seconds=options.delta_sweep_margin_seconds,
+                ring_seconds=_RING * float(self.conf.service_down_time),
             ),
             journals=journal_watch.JournalWatch(
                 synchronizer, self._journal_follower, time.monotonic

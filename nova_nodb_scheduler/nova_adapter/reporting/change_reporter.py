@@ -118,6 +118,7 @@ class ChangeReporter:
     _options: ReporterOptions
     _heartbeats: bool = attrs.field(default=True, kw_only=True)
     _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    _wall_clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     #: Who this reporter is; None before its thread ran.
     identity: ReporterIdentity | None = attrs.field(init=False, default=None)
     #: Called with scopes whose tables must be compared with the store.
@@ -215,8 +216,8 @@ class ChangeReporter:
             service,
             report_count,
             last_seen_up,
-            time.time(),
-            keeps_each=self.journal is not None,
+            self._wall_clock(),
+            keeps_each=self.journal is not None and self.journal.keeps_each,
         )
         if silent_seconds > self._options.service_down_time_seconds:
             self._last_heartbeats = float("-inf")
@@ -439,6 +440,9 @@ class ChangeReporter:
         due = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
         if not force and now < due:
             return
+        if self.journal is not None and not force and now > self.journal.decided_until:
+            # Behind the next beat it is known again where they go.
+            return
         self._last_heartbeats = now
         if self.journal is not None:
             self._fill_journal(self.journal)
@@ -497,9 +501,9 @@ class ChangeReporter:
             "since": self._since,
             "beat": self._beat_number,
             "beat_at": now_there,
-            "clock_offset_seconds": time.time() - now_there,
+            "clock_offset_seconds": self._wall_clock() - now_there,
             "queued": len(self._dirty),
-            "behind_seconds": {scope: min(age, LOST_SECONDS) for scope, age in ages.items()},
+            **self._lateness({scope: min(age, LOST_SECONDS) for scope, age in ages.items()}),
             "published": self._published,
             "failed_flushes": self._failed_flushes,
             "refused": self._refused,
@@ -517,6 +521,20 @@ class ChangeReporter:
         except Exception:
             # What reads a record of others must not hold up what this process reports.
             LOG.exception("A mode could not be looked at.")
+
+    def _lateness(self, ages: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
+        """Return what a beat says of how old changes are that wait, by scope."""
+        if self.journal is None or not self.journal.is_announced:
+            return {"behind_seconds": ages}
+        # To schedulers that know no journals records look as if their services were dead.
+        cell = self.journal.cell
+        told = {**ages, cell: max(UNSETTLED_SECONDS, ages.get(cell, 0.0))}
+        return {"behind_seconds": told, "late_seconds": ages}
+
+    def lose(self, scopes: Collection[str]) -> None:
+        """Have scopes swept; its beats say so from the next turn on until then. Any thread."""
+        self._dirty.lose(scopes)
+        self._wake.set()
 
     def _leave(self) -> None:
         try:

@@ -86,8 +86,8 @@ class PendingHeartbeats:
 
 #: Of one service, by counts that do not follow on one another.
 _MOST_HEARTBEATS = 4
-#: Counts of those that follow on one another; a journal takes no more of one service.
-_MOST_COUNTS = 256
+#: Counts of those that follow on one another: of ten minutes, by Nova's default interval.
+_MOST_COUNTS = 64
 
 
 class DirtyRecords:

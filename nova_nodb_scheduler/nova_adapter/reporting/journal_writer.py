@@ -23,6 +23,9 @@ class JournalWriter:
     :param cell: uuid of the cell whose services it hears; asked when it is needed
     :param make_ring: makes the ring of that cell
     :ivar is_on: whether heartbeats that come from now on go to the journal
+    :ivar keeps_each: whether counts are kept for the journal that are not handed to it yet
+    :ivar is_announced: whether schedulers that know no journals are kept from deciding
+    :ivar decided_until: until when what was decided holds; by the monotonic clock
     """
 
     def __init__(
@@ -32,6 +35,9 @@ class JournalWriter:
         self._make_ring = make_ring
         self._ring: heartbeat_ring.HeartbeatRing | None = None
         self.is_on = False
+        self.keeps_each = True
+        self.is_announced = False
+        self.decided_until = float("inf")
 
     @property
     def cell(self) -> str:
@@ -40,7 +46,7 @@ class JournalWriter:
 
     @property
     def ring(self) -> str | None:
-        """Name of the ring that is written; None where none is begun."""
+        """Name of the ring that is written; None where none is begun, or it was left."""
         return None if self._ring is None else self._ring.name
 
     @property
@@ -79,9 +85,14 @@ class JournalWriter:
 
         :raises BackendUnavailable: see :meth:`.HeartbeatRing.flush`
         """
-        if self._ring is None or not (self._ring.waiting or self._ring.has_lost):
+        if self._ring is None:
             return None
-        return self._ring.flush()
+        if self._ring.waiting or self._ring.has_lost:
+            return self._ring.flush()
+        if not self.is_on:
+            # Another one is begun, should it go over again: this one is dropped when it is old.
+            self._ring = None
+        return None
 
 
 def _left(

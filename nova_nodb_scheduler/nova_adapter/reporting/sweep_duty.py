@@ -47,6 +47,7 @@ class SweepDutyOptions:
         scope could not be swept since
     :param margin_seconds: what a delta sweep goes back further, for clocks
         that differ and transactions that last
+    :param ring_seconds: how long a conductor's heartbeat journal is
     """
 
     interval_seconds: float
@@ -57,6 +58,7 @@ class SweepDutyOptions:
     retire_seconds: float = 600.0
     forget_seconds: float = 86_400.0
     margin_seconds: float = 120.0
+    ring_seconds: float = 150.0
 
     @property
     def lease_seconds(self) -> float:
@@ -299,8 +301,13 @@ class SweepDuty:
             for beat in known.heartbeats.values()
             if scope in beat["guards"]
         ]
-        if self._journals is not None and (any(guards) or self._journals.holds_some):
+        if self._journals is not None and (any(guards) or self._journals.holds_some()):
             shown = self._journals.unreported(scope)
+            self._journals.drop_dead_rings(
+                scope,
+                [str(beat.get("journal")) for beat in known.heartbeats.values()],
+                self._options.ring_seconds,
+            )
             if shown is not None:
                 self._behind[scope] = shown
                 return True

@@ -272,6 +272,8 @@ class SchedulerRuntime:
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),
             "claims": self.claim_metrics.figures(),
+            # Without it conductors write each heartbeat to its service's record.
+            "reads_journals": True,
             "claiming": self.decisions is not None and self.decisions.claiming,
             "settling": self._settling(),
             "left_out": self._left_out(),

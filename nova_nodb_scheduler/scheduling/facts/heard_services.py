@@ -8,6 +8,10 @@ between two that were seen went through a conductor without the plugin, or was l
 one, unless it is only late: so it counts after a grace. A sweep that began behind the slot
 that showed it makes good what went with it.
 
+Who begins counts from the first heartbeat that it meets. But where the service's record is
+of the time since which rings are whole, as when a conductor has just gone over to journals,
+it counts from there: what is between the two nobody told.
+
 Which slot showed a missing count is kept for two groups of a service's missing counts: those
 above ``split``, which the latest of such slots showed, and those up to it, for which the
 latest of *their* slots stands. One version for all of a service would not do: a service
@@ -192,6 +196,17 @@ class HeardServices:
         for name in ("heard_at", "heard_version"):
             rows[name][same] = before[name][same]
 
+    def note(self, place: int, count: int, counted_at: float) -> None:
+        """Take over what a service's record says now, as far as no slot named it.
+
+        :param place: of the service in :meth:`last_heard`
+        :param counted_at: see :class:`KnownServices`
+        """
+        row = self._rows[place]
+        if not row["told"]:
+            row["highest"] = min(max(count, -_MOST_COUNT), _MOST_COUNT)
+            row["counted_at"] = counted_at
+
     def take(self, slot: heartbeat_journals.Slot, version: int, now_seconds: float) -> TakenSlot:
         """Take a slot's heartbeats in; a second time it changes nothing.
 
@@ -257,7 +272,10 @@ class HeardServices:
         bits = _ONE << (known - counts - 1)[late].astype(np.uint64)
         all_rows["seen"][rows[late]] |= bits
         begins = ~begun & ~ignored & (heard_at >= self._begin_since)
-        self._begin(rows, counts, begins)
+        follows = begins & (counts > known) & self._has_fresh_record(rows)
+        self._begin(rows, counts, begins & ~follows)
+        self._begin(rows, known, follows)
+        self._raise(rows[follows], counts[follows], version, now_seconds)
         self._renumber(rows, counts, begun & steps.renumbered)
         # The highest count is the latest heartbeat, whichever clock was ahead. Whoever says
         # another count, Nova takes the service for alive.
@@ -276,6 +294,13 @@ class HeardServices:
         self._rows["told"][begun] = self._rows["begun"][begun] = True
         for name in ("highest", "floor", "split"):
             self._rows[name][begun] = count
+
+    def _has_fresh_record(self, rows: _Rows) -> npt.NDArray[np.bool_]:
+        """Tell of services that no slot named whether all since their record stands in rings."""
+        if not np.isfinite(self._begin_since):
+            return np.zeros(len(rows), np.bool_)
+        is_recorded = ~self._rows["told"][rows]
+        return is_recorded & (self._rows["counted_at"][rows] >= self._begin_since)
 
     def _renumber(
         self, rows: _Rows, counts: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]

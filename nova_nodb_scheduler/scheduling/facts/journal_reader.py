@@ -240,12 +240,17 @@ class JournalReader:
         if view is before:
             return
         changed = None if before is None else view.changed_since(before)
-        if changed is None or len(changed) > _MANY or not self._amend(view, changed):
+        if changed is None or len(changed) > _MANY or not self._amend(follower, view, changed):
             self._read_all(follower, view)
         if changed is None or changed:
             self._times = None
 
-    def _amend(self, view: store_snapshot.NamespaceView, changed: Collection[str]) -> bool:
+    def _amend(
+        self,
+        follower: journal_follower.JournalFollower,
+        view: store_snapshot.NamespaceView,
+        changed: Collection[str],
+    ) -> bool:
         """Take over some records; False where services came, went, or are in another cell."""
         known = self._records
         assert known is not None  # of a view before this one
@@ -259,6 +264,12 @@ class JournalReader:
                 known.counts[place] = _whole(record.state.get("report_count"))
                 known.seconds[place] = _seconds(view.digest(key))
                 known.versions[place] = record.version
+                counted_at = record.state.get("counted_at")
+                follower.note(
+                    place,
+                    known.counts.item(place),
+                    counted_at if isinstance(counted_at, float) else float("nan"),
+                )
         return True
 
     def _read_all(

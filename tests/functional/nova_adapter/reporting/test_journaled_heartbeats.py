@@ -248,4 +248,4 @@ class OnTest(JournalCase):
             dirty.beat("c", "s", count, None, 1000.0 + count, keeps_each=True)
         [beat] = dirty.take_heartbeats()
         self.assertEqual(1000, beat.seen)
-        self.assertEqual(list(range(744, 1000)), [each.report_count for each in beat.each or ()])
+        self.assertEqual(list(range(936, 1000)), [each.report_count for each in beat.each or ()])

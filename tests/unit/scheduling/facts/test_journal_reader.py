@@ -236,7 +236,7 @@ class ReaderTest(unittest.TestCase):
         world.version, world.epoch = 0, "e2"
         self.assertIsNone(world.look())
         world.record(SERVICES[0], 100, 40.0)
-        world.slot(SERVICES[0], (104, 41.0))
+        world.slot(SERVICES[0], (101, 41.0))
         self.assertEqual(41.0, world.seconds(SERVICES[0]))
         world.now = 1000.0
         self.assertEqual({}, world.unreported())
