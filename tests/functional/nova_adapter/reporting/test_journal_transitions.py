@@ -454,6 +454,9 @@ class RandomTest(World):
             conductor.asleep_until = 0.0
             if not conductor.wanted:
                 self.restart(at, wanted=True)
+        # What was told last may be missing: its grace, and the next look of who sweeps.
+        for _ in range(30):
+            self.second(dice)
         self.until(lambda: self.journaling() and self.proved(), 150, dice)
         self.assertEqual([], self.unswept, f"seed {seed}")
 
