@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import pathlib
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,11 @@ from nova_nodb_scheduler.nova_adapter.liveness import (
 )
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
-from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, change_reporter
+from nova_nodb_scheduler.nova_adapter.reporting import (
+    cell_sweeper,
+    change_reporter,
+    journal_watch,
+)
 from nova_nodb_scheduler.nova_adapter.reporting import row_publisher as row_publisher_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
@@ -69,6 +74,7 @@ from nova_nodb_scheduler.observe import (
     process_metrics,
     tenant_event_metrics,
 )
+from nova_nodb_scheduler.scheduling.facts import journal_follower
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
@@ -91,6 +97,12 @@ HOST_MANAGERS = "nova.scheduler.host_manager"
 STOCK = "filter_scheduler"
 #: Value of ``scheduler_driver`` with which requests may wait for room.
 QUEUE = "nodb_queue"
+
+#: How far back who begins to read heartbeat journals looks, in times that a service may be
+#: silent before it counts as down.
+_HORIZON = 1.5
+#: How long a ring is, in the same: longer than the horizon by what clocks may differ.
+_RING = 2.5
 
 
 def plugin_version() -> str:
@@ -765,7 +777,18 @@ class Plugin:
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 check_seconds=options.beat_interval_seconds,
                 margin_seconds=options.delta_sweep_margin_seconds,
+                ring_seconds=_RING * float(self.conf.service_down_time),
             ),
+            journals=journal_watch.JournalWatch(
+                synchronizer, self._journal_follower, time.monotonic
+            ),
+        )
+
+    def _journal_follower(self) -> journal_follower.JournalFollower:
+        """Return a follower of heartbeat journals that has read nothing."""
+        return journal_follower.JournalFollower(
+            3 * float(self.options.heartbeat_flush_interval_seconds),
+            _HORIZON * float(self.conf.service_down_time),
         )
 
     def scheduler(
@@ -788,6 +811,7 @@ class Plugin:
                 feed_bound_seconds=options.feed_bound_seconds,
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 unreported_grace_seconds=3 * options.heartbeat_flush_interval_seconds,
+                journal_horizon_seconds=_HORIZON * float(self.conf.service_down_time),
             ),
             replicator_contract.ReplicatorOptions(
                 canary_interval_seconds=options.beat_interval_seconds,
@@ -834,6 +858,7 @@ class Plugin:
                 plugin=self,
                 host_manager=host_manager,
                 claim_meter=runtime.claim_metrics,
+                journals=runtime.journals,
             ),
             decision_assembly.DecisionOptions(
                 **self._upkeep_bounds,

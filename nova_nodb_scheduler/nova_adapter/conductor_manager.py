@@ -59,6 +59,7 @@ class ConductorManager(
         )
         duty = plugin.sweep_duty()
         reporter.on_lost = duty.ask
+        reporter.unsettled = duty.behind
         heartbeats = plugin.heartbeat_storage()
         look = reporter.on_beat
 

@@ -22,6 +22,7 @@ from nova_nodb_scheduler.nova_adapter.service import (
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
 from nova_nodb_scheduler.rpc import api, client, endpoint, host_endpoint, queue_endpoint
 from nova_nodb_scheduler.rpc import update_validation as admission_module
+from nova_nodb_scheduler.scheduling.facts import journal_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
@@ -114,6 +115,7 @@ class RpcServer:
             self._publisher.publish,
             lambda: worker_status.build(runtime),
             freshness,
+            lambda snapshot: journal_reader.telling(runtime.journals.look(snapshot)),
         )
         explainer = decision_explainer.DecisionExplainer(runtime, options.rpc_explain_seconds)
         self._explaining = endpoint.ExplainingEndpoint(

@@ -24,7 +24,7 @@ from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.model import records as records_module
 from nova_nodb_scheduler.rpc import api, record_queries
 from nova_nodb_scheduler.rpc import update_validation as admission_module
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.wire import decoded_sizes, explanations, objects
 
 _Result = TypeVar("_Result")
@@ -295,6 +295,8 @@ class StateEndpoint:
 
     :param status: builds the answer of :meth:`get_status`; must not block
     :param freshness: tells that of the store; must not block
+    :param telling: what is told of a snapshot's records, where other ones say more; must
+        not block
     """
 
     target = oslo_messaging.Target(namespace=api.NAMESPACE, version=api.VERSION)
@@ -308,7 +310,11 @@ class StateEndpoint:
         publish: Publish,
         status: Callable[[], objects.SchedulerStatus],
         freshness: Callable[[], Freshness],
+        telling: Callable[[store_snapshot.Snapshot], record_queries.TellState] = (
+            lambda snapshot: record_queries.as_it_is
+        ),
     ) -> None:
+        self._telling = telling
         self._store = store
         self._declared = tuple(declared)
         self._admission = admission
@@ -390,7 +396,8 @@ class StateEndpoint:
         # Before the snapshot: what is proved by now is in it, unless it is of a store
         # that began to be built anew meanwhile.
         freshness = self._freshness()
-        view = self._store.snapshot().namespace(namespace)
+        snapshot = self._store.snapshot()
+        view, tell = snapshot.namespace(namespace), self._telling(snapshot)
         rebuilt = self._freshness().generation != freshness.generation
         size = self._limits.page_size
         wanted = size if limit is None else min(max(1, limit), size)
@@ -404,7 +411,7 @@ class StateEndpoint:
                     key=record.key,
                     revision=record.revision,
                     version=record.version,
-                    state=record.state,
+                    state=tell(namespace, record.key, record.state),
                 )
                 for record in page.records
             ],

@@ -15,7 +15,13 @@ import oslo_messaging
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import host_relations
-from nova_nodb_scheduler.rpc import api, endpoint, host_queries, update_validation
+from nova_nodb_scheduler.rpc import (
+    api,
+    endpoint,
+    host_queries,
+    record_queries,
+    update_validation,
+)
 from nova_nodb_scheduler.store import column_layout, store_snapshot
 from nova_nodb_scheduler.wire import objects
 
@@ -54,6 +60,8 @@ class JudgedSnapshot:
     cells: Sequence[objects.ScopeStatus]
     others: Sequence[objects.ScopeStatus] = ()
     unreadable: Collection[str] = ()
+    #: What is told of records, where other ones say more.
+    tell: record_queries.TellState = record_queries.as_it_is
 
 
 _expected = oslo_messaging.expected_exceptions(
@@ -163,7 +171,7 @@ class HostEndpoint:
             self._limits.page_bytes,
         )
         return objects.HostListPage(
-            hosts=[_listed(each) for each in page.hosts],
+            hosts=[_listed(each, judged.tell) for each in page.hosts],
             next_marker=None if page.next_marker is None else str(page.next_marker),
             scheduler=judged.scheduler,
             scheduler_state=judged.scheduler_state,
@@ -267,7 +275,7 @@ def _refuse_unproved(judged: JudgedSnapshot, scopes: Sequence[objects.ScopeStatu
     )
 
 
-def _listed(found: host_queries.FoundHost) -> objects.ListedHost:
+def _listed(found: host_queries.FoundHost, tell: record_queries.TellState) -> objects.ListedHost:
     return objects.ListedHost(
         uuid=found.record.key,
         id=found.place.number,
@@ -283,7 +291,7 @@ def _listed(found: host_queries.FoundHost) -> objects.ListedHost:
                 key=record.key,
                 revision=record.revision,
                 version=record.version,
-                state=record.state,
+                state=tell(namespace, record.key, record.state),
             )
             for namespace, records in found.related.items()
             for record in records

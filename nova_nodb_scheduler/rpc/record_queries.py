@@ -36,6 +36,16 @@ from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.store import column_layout, store_snapshot
 
 Mask = npt.NDArray[np.bool_]
+State = Mapping[str, Any]
+#: (namespace, key, state) -> what is told of a record; it may be the state itself.
+TellState = Callable[[str, str, State], State]
+
+
+def as_it_is(namespace: str, key: str, state: State) -> State:
+    """Tell of a record what stands there."""
+    return state
+
+
 _Item = TypeVar("_Item")
 
 #: Most conditions in one predicate, and most values behind one ``in``.

@@ -109,6 +109,11 @@ class NamespaceView:
         return self._version
 
     @property
+    def epoch_number(self) -> int:
+        """A count of the epochs of this store: versions and revisions of two do not compare."""
+        return self._epoch
+
+    @property
     def steady_mark(self) -> object:
         """The same object in all views with the same records and values in steady columns.
 

@@ -10,7 +10,7 @@ import attrs
 
 from nova_nodb_scheduler.cmd.overview import node_modes, process_reports
 from nova_nodb_scheduler.model import backend_time
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.wire import objects
 
 #: A feed in any other state serves nothing that is proved.
@@ -342,7 +342,10 @@ def _reporter(
         "guards": list(beat.get("guards", ())),
         "alive": age_seconds <= bound_seconds,
         "age_seconds": age_seconds,
-        "behind_seconds": max(map(float, beat.get("behind_seconds", {}).values()), default=0.0),
+        "behind_seconds": max(
+            map(float, reporter_facts.lateness({"behind_seconds": {}, **beat}).values()),
+            default=0.0,
+        ),
         "since_seconds": None if since is None else max(0.0, backend.now_seconds - float(since)),
         "plugin_version": beat.get("plugin"),
         "nova_version": beat.get("nova"),

@@ -14,6 +14,7 @@ from nova.objects import base
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
+from nova_nodb_scheduler.scheduling.facts import journal_reader
 from nova_nodb_scheduler.store import store_snapshot
 
 _DATE_TIMES = frozenset(["created_at", "updated_at", "deleted_at", "last_seen_up", "launched_at"])
@@ -129,14 +130,18 @@ def service(
     context: Any,
     record: store_snapshot.StoredRecord,
     liveness: store_snapshot.StoredRecord | None,
+    heard: journal_reader.HeardService | None = None,
 ) -> Any:
     """Build a Service from its row and what heartbeats said of it.
 
+    :param heard: what journals and the record tell together; None for the record alone
     :raises UnknownObjectVersion: see :func:`check_version`
     :raises UnreadableRow: the row is not what this Nova expects
     """
     check_version(record, objects.Service.VERSION)
     state = liveness.state if liveness is not None else {}
+    if heard is not None:
+        state = heard.laid_over(state)
     row = revived(
         {
             **record.state["row"],

@@ -29,7 +29,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper as mirror_keeper_module
 from nova_nodb_scheduler.observe import claim_metrics
-from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
+from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper, journal_reader
 from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import node_facts
 from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, placing
@@ -68,6 +68,7 @@ class WorkerSurroundings(claim_upkeep.UpkeepSurroundings):
     plugin: mirror_assembly.MirrorPlugin
     host_manager: Any
     claim_meter: claim_metrics.ClaimMetrics
+    journals: journal_reader.JournalReader
 
 
 class DecisionAssembly:
@@ -166,7 +167,12 @@ class DecisionAssembly:
             }
         )
         return made, frame_keeper.FrameKeeper(
-            around.store, made, present, ratios=ratios, reservations=self.reservations
+            around.store,
+            made,
+            present,
+            ratios=ratios,
+            reservations=self.reservations,
+            journals=around.journals,
         )
 
     def _make_upkeep(self) -> claim_upkeep.ClaimUpkeep:

@@ -27,6 +27,7 @@ from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof as proof_module
+from nova_nodb_scheduler.scheduling.facts import journal_reader
 from nova_nodb_scheduler.scheduling.namespaces import claim_facts, known_namespaces
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
@@ -141,6 +142,7 @@ class MemoryReads:
 
     :param generation: of the store: revisions of two generations do not compare
     :param context: an admin context, untargeted; goes into the objects
+    :param heard: what journals tell of services; None where there are none
     """
 
     def __init__(
@@ -149,7 +151,9 @@ class MemoryReads:
         generation: int,
         built: BuiltObjects,
         context: Any,
+        heard: journal_reader.HeardTimes | None = None,
     ) -> None:
+        self._heard = heard
         self._snapshot = snapshot
         self._generation = generation
         self._built = built
@@ -250,9 +254,12 @@ class MemoryReads:
     def _service(self, record: store_snapshot.StoredRecord) -> Any:
         liveness = self._liveness.get(record.key)
         liveness_revision = liveness.revision if liveness is not None else 0
-        revisions = (self._generation, record.revision, liveness_revision)
+        heard = None if self._heard is None else self._heard.of(record.key)
+        revisions = (self._generation, record.revision, liveness_revision, heard)
         return self._built.services.get(
-            record.key, revisions, lambda: nova_rows.service(self._context, record, liveness)
+            record.key,
+            revisions,
+            lambda: nova_rows.service(self._context, record, liveness, heard),
         )
 
     def minimum_service_versions(self, cell: str, binaries: Collection[str]) -> dict[str, int]:
@@ -456,6 +463,7 @@ class RequestViews:
     :param cells: uuids of the cells the scheduler knows
     :param generation: grows when the store begins to be built anew
     :param fell_back: told of each scope and request that left memory
+    :param journals: of the store; None where nobody journals heartbeats
     """
 
     _store: host_state_store.HostStateStore
@@ -464,6 +472,7 @@ class RequestViews:
     _cells: Callable[[], list[str]]
     _generation: Callable[[], int]
     _fell_back: FellBack
+    _journals: journal_reader.JournalReader | None = None
     #: For the objects that are built, which all requests share.
     _context: Any = attrs.field(init=False, factory=nova_context.get_admin_context)
 
@@ -501,7 +510,8 @@ class RequestViews:
             # The snapshot may have been taken from a store half built, or behind, and
             # the feed proved only after it was whole again.
             proof = proof_module.StateProof(dict.fromkeys(scopes, proof_module.UnprovedReason.FEED))
-        return MemoryReads(snapshot, generation, self._built, self._context), proof
+        heard = None if self._journals is None else self._journals.look(snapshot)
+        return MemoryReads(snapshot, generation, self._built, self._context, heard), proof
 
     def proof(self) -> proof_module.StateProof:
         """Judge the store of now, for nobody's request: nothing is counted."""

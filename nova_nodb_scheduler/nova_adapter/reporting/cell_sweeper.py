@@ -129,7 +129,7 @@ class CellSweeper:
         self._begin()
         began_at = self._synchronizer.now_seconds()
         heard_before = _iso(began_at - _QUEUED_SECONDS)
-        epoch = self._synchronizer.head().epoch
+        head = self._synchronizer.head()
         rows, repaired = 0, {}
         for table in nova_tables.tables_of(scope):
             seen, changed = self._walk(scope, table, stop, progress, heard_before)
@@ -141,8 +141,10 @@ class CellSweeper:
             self._rows.settle_heartbeats(noted)
         state = {
             "cell": scope,
-            "epoch": epoch,
+            "epoch": head.epoch,
             "swept_from": began_at,
+            # What journals showed to be missing before it is made good.
+            "swept_version": head.version,
             "swept_until": self._synchronizer.now_seconds(),
             "unreported": sum(noted.values()),
             "unpublishable": sorted(self._unpublishable)[:_EXAMPLES],

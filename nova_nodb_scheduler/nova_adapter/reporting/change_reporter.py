@@ -31,7 +31,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_module
-from nova_nodb_scheduler.nova_adapter.reporting import row_publisher
+from nova_nodb_scheduler.nova_adapter.reporting import journal_writer, row_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.observe import exporter, metric_labels, reporter_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -46,6 +46,8 @@ EVERY_CELL = "*"
 
 #: Age of changes whose names were forgotten: of a scope that must be swept.
 LOST_SECONDS = 1e9
+#: Age of what is made good by a sweep that is known to be due without this beat.
+UNSETTLED_SECONDS = LOST_SECONDS / 2
 
 
 @attrs.frozen
@@ -116,6 +118,7 @@ class ChangeReporter:
     _options: ReporterOptions
     _heartbeats: bool = attrs.field(default=True, kw_only=True)
     _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    _wall_clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     #: Who this reporter is; None before its thread ran.
     identity: ReporterIdentity | None = attrs.field(init=False, default=None)
     #: Called with scopes whose tables must be compared with the store.
@@ -129,6 +132,10 @@ class ChangeReporter:
     )
     #: What its beats say beside what it reports.
     more_facts: Callable[[], Mapping[str, Any]] = attrs.field(init=False, default=dict)
+    #: Scopes that must not be trusted before a sweep that somebody else asks for.
+    unsettled: Callable[[], Collection[str]] = attrs.field(init=False, default=tuple)
+    #: What writes heartbeats to a journal; None where all go to their services' records.
+    journal: journal_writer.JournalWriter | None = attrs.field(init=False, default=None)
     #: Makes what runs in the process as long as the flushing thread; None for nothing.
     make_company: Callable[[], ReporterExport] | None = attrs.field(init=False, default=None)
     _company: ReporterExport | None = attrs.field(init=False, default=None)
@@ -204,7 +211,14 @@ class ChangeReporter:
         :param silent_seconds: since the one before; of a service that was down
             it does not wait for others
         """
-        self._dirty.beat(scope, service, report_count, last_seen_up, time.time())
+        self._dirty.beat(
+            scope,
+            service,
+            report_count,
+            last_seen_up,
+            self._wall_clock(),
+            keeps_each=self.journal is not None and self.journal.keeps_each,
+        )
         if silent_seconds > self._options.service_down_time_seconds:
             self._last_heartbeats = float("-inf")
             self._wake.set()
@@ -317,6 +331,9 @@ class ChangeReporter:
 
     def _turn(self) -> None:
         with self._flush_lock:
+            if self.journal is not None and self.identity is not None:
+                # Before any I/O: what waits for a back end that is away waits within its bounds.
+                self._fill_journal(self.journal)
             self._open()
             self._note_lost()
             self._flush_records()
@@ -361,7 +378,7 @@ class ChangeReporter:
         self._lost.update(dict.fromkeys(lost, now))
         self._last_beat = float("-inf")
         LOG.warning(
-            "More than %(limit)d changed records waited for the back end and were "
+            "More changes waited for the back end than are kept (of records %(limit)d) and were "
             "forgotten; %(scopes)s will be swept.",
             {"limit": self._options.max_dirty_records, "scopes": ", ".join(sorted(lost))},
         )
@@ -423,7 +440,13 @@ class ChangeReporter:
         due = self._last_heartbeats + self._options.heartbeat_flush_interval_seconds
         if not force and now < due:
             return
+        if self.journal is not None and not force and now > self.journal.decided_until:
+            # Behind the next beat it is known again where they go.
+            return
         self._last_heartbeats = now
+        if self.journal is not None:
+            self._fill_journal(self.journal)
+            self._flush_journal(self.journal)
         heartbeats = self._dirty.take_heartbeats()
         if not heartbeats:
             return
@@ -434,6 +457,18 @@ class ChangeReporter:
             raise
         self._dirty.return_heartbeats(lost)
         self._version = max(self._version, version)
+
+    def _fill_journal(self, journal: journal_writer.JournalWriter) -> None:
+        """Hand heartbeats to the journal; those that it is not for stay. No I/O."""
+        self._dirty.return_heartbeats(journal.take(self._dirty.take_heartbeats()))
+
+    def _flush_journal(self, journal: journal_writer.JournalWriter) -> None:
+        flushed = journal.flush()
+        if flushed is None:
+            return
+        self._version = max(self._version, flushed.version)
+        if flushed.lost:
+            self._dirty.lose([journal.cell])
 
     def _send_beat(self) -> None:
         now = self._clock()
@@ -449,7 +484,10 @@ class ChangeReporter:
             self._unnamed_unsaid.clear()
         self._forget_swept()
         # JSON has no infinity: a scope that lost names is as old as can be.
-        ages = self._dirty.ages_seconds() | dict.fromkeys(self._lost, LOST_SECONDS)
+        ages = self._dirty.ages_seconds()
+        for scope in self.unsettled():
+            ages[scope] = max(UNSETTLED_SECONDS, ages.get(scope, 0.0))
+        ages.update(dict.fromkeys(self._lost, LOST_SECONDS))
         now_there = self._synchronizer.now_seconds()
         state: Mapping[str, Any] = {
             "cell": identity.cell,
@@ -463,9 +501,9 @@ class ChangeReporter:
             "since": self._since,
             "beat": self._beat_number,
             "beat_at": now_there,
-            "clock_offset_seconds": time.time() - now_there,
+            "clock_offset_seconds": self._wall_clock() - now_there,
             "queued": len(self._dirty),
-            "behind_seconds": {scope: min(age, LOST_SECONDS) for scope, age in ages.items()},
+            **self._lateness({scope: min(age, LOST_SECONDS) for scope, age in ages.items()}),
             "published": self._published,
             "failed_flushes": self._failed_flushes,
             "refused": self._refused,
@@ -484,6 +522,20 @@ class ChangeReporter:
             # What reads a record of others must not hold up what this process reports.
             LOG.exception("A mode could not be looked at.")
 
+    def _lateness(self, ages: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
+        """Return what a beat says of how old changes are that wait, by scope."""
+        if self.journal is None or not self.journal.is_announced:
+            return {"behind_seconds": ages}
+        # To schedulers that know no journals records look as if their services were dead.
+        cell = self.journal.cell
+        told = {**ages, cell: max(UNSETTLED_SECONDS, ages.get(cell, 0.0))}
+        return {"behind_seconds": told, "late_seconds": ages}
+
+    def lose(self, scopes: Collection[str]) -> None:
+        """Have scopes swept; its beats say so from the next turn on until then. Any thread."""
+        self._dirty.lose(scopes)
+        self._wake.set()
+
     def _leave(self) -> None:
         try:
             with self._flush_lock:
@@ -492,7 +544,8 @@ class ChangeReporter:
                     self._note_lost()
                     self._flush_records(all_of_them=True)
                     self._flush_heartbeats(force=True)
-                complete = not len(self._dirty) and not self._lost
+                waits = self.journal is not None and self.journal.waiting
+                complete = not (len(self._dirty) or self._lost or waits or self.unsettled())
                 # Left behind, a beat falls silent, and its cells are swept.
                 if self._heartbeats and self.identity is not None and complete:
                     key = records.RecordKey(

@@ -4,13 +4,16 @@
 Values are not queued: two conductors may handle one host's saves, and a queued
 value could overwrite a newer one. What is kept is the record's name; its row is
 read when it is published. Names that are marked again while they wait stand once.
-Heartbeats are kept with their counts, and judged by them (:mod:`.report_counts`).
+Heartbeats are kept with their counts, and judged by them (:mod:`.report_counts`). A journal
+tells of each, so where one is written all counts are kept; a record sums them up.
 """
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import attrs
 
@@ -31,6 +34,16 @@ class DirtyRecord:
     since_seconds: float
 
 
+class CountedHeartbeat(NamedTuple):
+    """One heartbeat of a service.
+
+    :param heard_at: seconds since the epoch
+    """
+
+    report_count: int
+    heard_at: float
+
+
 @attrs.define
 class PendingHeartbeats:
     """Heartbeats of one service that wait to be published together.
@@ -42,6 +55,8 @@ class PendingHeartbeats:
     :param report_count: highest count among them
     :param last_seen_up: ISO 8601 text in UTC, of the latest of them
     :param heard_at: when the latest was heard, seconds since the epoch
+    :param each: count and time of each of them, the last of very many; None where no journal
+        asks for them
     """
 
     service: str
@@ -50,6 +65,7 @@ class PendingHeartbeats:
     report_count: int
     last_seen_up: str | None
     heard_at: float
+    each: collections.deque[CountedHeartbeat] | None = None
 
     def merge(self, other: PendingHeartbeats) -> bool:
         """Take others of the service in, in any order; False where they do not follow."""
@@ -61,11 +77,17 @@ class PendingHeartbeats:
         self.last_seen_up = high.last_seen_up or low.last_seen_up
         self.report_count = high.report_count
         self.heard_at = max(self.heard_at, other.heard_at)
+        if self.each is None or other.each is None:
+            self.each = None
+        else:
+            self.each += other.each
         return True
 
 
 #: Of one service, by counts that do not follow on one another.
 _MOST_HEARTBEATS = 4
+#: Counts of those that follow on one another: of ten minutes, by Nova's default interval.
+_MOST_COUNTS = 64
 
 
 class DirtyRecords:
@@ -142,13 +164,20 @@ class DirtyRecords:
         report_count: int,
         last_seen_up: str | None,
         heard_at: float,
+        *,
+        keeps_each: bool = False,
     ) -> None:
         """Note a heartbeat of a service. Any thread.
 
         :param heard_at: seconds since the epoch
+        :param keeps_each: keep its count beside what it is merged with, for a journal
         """
+        beat = PendingHeartbeats(service, scope, 1, report_count, last_seen_up, heard_at)
+        if keeps_each:
+            each = CountedHeartbeat(report_count, heard_at)
+            beat.each = collections.deque((each,), _MOST_COUNTS)
         with self._lock:
-            self._add(PendingHeartbeats(service, scope, 1, report_count, last_seen_up, heard_at))
+            self._add(beat)
 
     def _add(self, beat: PendingHeartbeats) -> None:
         waiting = self._heartbeats.setdefault(beat.service, [])

@@ -234,6 +234,11 @@ class HeartbeatRing:
         """How many heartbeats wait, or are in doubt."""
         return len(self._waiting) + sum(len(each.heartbeats) for each in self._sent)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether heartbeats were dropped since the last flush that was through."""
+        return self._lost > 0
+
     def flush(self) -> RingFlush:
         """Write what waits: one request to the back end, and one more where a reply was lost.
 

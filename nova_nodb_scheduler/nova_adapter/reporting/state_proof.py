@@ -24,7 +24,8 @@ import numpy as np
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.facts import journal_reader
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer.replication import ingest as quarantine_module
 
@@ -46,6 +47,9 @@ class ReporterHeartbeats:
         self._last_beat = float("-inf")
         self._most_behind_seconds = 0.0
         self._guarded_since: dict[str, float] = {}
+        #: Of the scopes whose guards tell of it, whether all of them journal.
+        self._all_journal: dict[str, bool] = {}
+        self._journaled: set[str] = set()
         try:
             for each in states:
                 self._take(each)
@@ -57,7 +61,7 @@ class ReporterHeartbeats:
         beat_at = float(beat["beat_at"])
         self._first_beat = min(self._first_beat, beat_at)
         self._last_beat = max(self._last_beat, beat_at)
-        behind = map(float, beat["behind_seconds"].values())
+        behind = map(float, reporter_facts.lateness(beat).values())
         self._most_behind_seconds = max(self._most_behind_seconds, *behind, 0.0)
         self.unnamed.update(beat.get("unnamed", ()))
         since = float(beat["since"])
@@ -65,6 +69,10 @@ class ReporterHeartbeats:
             if beat.get("cell") in (scope, change_reporter.EVERY_CELL):
                 known = self._guarded_since.get(scope, since)
                 self._guarded_since[scope] = min(known, since)
+                is_journaled = reporter_facts.journals(beat)
+                self._all_journal[scope] = self._all_journal.get(scope, True) and is_journaled
+                if is_journaled:
+                    self._journaled.add(scope)
 
     def all_in_time(self, now_seconds: float, bound_seconds: float) -> bool:
         """Tell whether every reporter lives, and none may be behind by more than a bound."""
@@ -72,6 +80,14 @@ class ReporterHeartbeats:
             return False
         silence = max(now_seconds - self._first_beat, 0.0)
         return self._readable and self._most_behind_seconds + silence <= bound_seconds
+
+    def is_journaled(self, scope: str) -> bool:
+        """Tell whether any of a scope's guards writes heartbeats to a journal."""
+        return scope in self._journaled
+
+    def is_journaled_alone(self, scope: str) -> bool:
+        """Tell whether a scope's heartbeats go to journals, and none to records."""
+        return self._readable and self._all_journal.get(scope, False)
 
     def guarded_since(self, scope: str) -> float | None:
         """Return since when the first of a scope's guards guards it; None where it has none."""
@@ -91,6 +107,14 @@ _OF_A_CELL = (
 
 #: Namespaces of the API database.
 _OF_THE_API = (known_namespaces.AGGREGATES.name, known_namespaces.HOST_MAPPINGS.name)
+
+
+@attrs.frozen
+class _Unreported:
+    """By cell, how many heartbeats nobody reported; see :meth:`.JournalReader.unreported`."""
+
+    in_records: Mapping[str, int]
+    in_journals: Mapping[str, int]
 
 
 class UnprovedReason(enum.Enum):
@@ -136,11 +160,13 @@ class ProofOptions:
 
     :param unreported_grace_seconds: how long a heartbeat may look unreported,
         because two reporters' batches crossed
+    :param journal_horizon_seconds: how far back who begins to read journals looks
     """
 
     feed_bound_seconds: float
     reporter_bound_seconds: float
     unreported_grace_seconds: float
+    journal_horizon_seconds: float = 90.0
 
 
 @attrs.frozen(eq=False)
@@ -165,6 +191,7 @@ class StateJudge:
     :param backend_now_seconds: the back end's clock, without I/O
     :param unguarded: scopes without compute services of their own, which may
         have no conductor that says it lives: ``api`` and cell0
+    :param journals: of the store; None where nobody journals heartbeats
     """
 
     _feed_alive: Callable[[float], bool]
@@ -173,6 +200,7 @@ class StateJudge:
     _backend_now_seconds: Callable[[], float]
     _options: ProofOptions
     _unguarded: Collection[str] = (scopes_module.API,)
+    _journals: journal_reader.JournalReader | None = attrs.field(default=None, kw_only=True)
     _clock: Callable[[], float] = time.monotonic
     _unreported_since: dict[str, float] = attrs.field(init=False, factory=dict)
     # Kept from request to request: of the reporters' beats as long as they are the
@@ -208,12 +236,17 @@ class StateJudge:
         missing = {}
         quarantined = self.unreadable() if unreadable is None else unreadable
         heartbeats = self._heartbeats(snapshot)
-        unreported = self._unreported(snapshot)
+        unreported = _Unreported(
+            self._unreported(snapshot),
+            {} if self._journals is None else self._journals.unreported(snapshot),
+        )
         sweeps = self._swept(snapshot, scopes)
         epoch, now = self._epoch(), self._backend_now_seconds()
         for scope in scopes:
             try:
-                if not quarantined.is_empty and _unreadable(snapshot, scope, quarantined):
+                if (not quarantined.is_empty and _unreadable(snapshot, scope, quarantined)) or (
+                    heartbeats.is_journaled(scope) and self._lacks_slots(quarantined)
+                ):
                     reason: UnprovedReason | None = UnprovedReason.QUARANTINE
                 else:
                     swept = sweeps.states[scope]
@@ -243,7 +276,7 @@ class StateJudge:
         self,
         scope: str,
         heartbeats: ReporterHeartbeats,
-        unreported: Mapping[str, int],
+        unreported: _Unreported,
         swept: Mapping[str, Any] | None,
         epoch: str,
         now: float,
@@ -255,7 +288,19 @@ class StateJudge:
         reason = self._path(scope, heartbeats, swept, now)
         if reason is not None or scope == scopes_module.API:
             return reason
-        return UnprovedReason.UNREPORTED if self._lasts(scope, unreported.get(scope, 0)) else None
+        in_records = unreported.in_records.get(scope, 0)
+        if heartbeats.is_journaled_alone(scope):
+            # Records are not kept up: what they lack of one another says nothing.
+            in_records = 0
+        lasts = self._lasts(scope, in_records) or unreported.in_journals.get(scope, 0) > 0
+        return UnprovedReason.UNREPORTED if lasts else None
+
+    def _lacks_slots(self, quarantined: quarantine_module.UnreadableRecords) -> bool:
+        """Tell whether journals hold what cannot be read: living services may stand in it."""
+        name = known_namespaces.HEARTBEAT_JOURNALS.name
+        if quarantined.keys(name) or quarantined.overflowed(name):
+            return True
+        return self._journals is not None and bool(self._journals.unreadable)
 
     def _path(
         self, scope: str, heartbeats: ReporterHeartbeats, swept: Mapping[str, Any], now: float
@@ -279,7 +324,7 @@ class StateJudge:
             silence = now - backend_time.believed(float(beat["beat_at"]), now)
             if silence > bound and covers(proved_at, beat, bound):
                 continue
-            behind = float(beat["behind_seconds"].get(scope, 0.0))
+            behind = float(reporter_facts.lateness(beat).get(scope, 0.0))
             if behind > 0 and behind + silence > bound:
                 return UnprovedReason.BEHIND
             if beat.get("cell") not in (scope, change_reporter.EVERY_CELL):

@@ -21,9 +21,9 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import backend_time, records
-from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, state_proof
+from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, journal_watch, state_proof
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter as reporter_module
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import leases
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
@@ -47,6 +47,7 @@ class SweepDutyOptions:
         scope could not be swept since
     :param margin_seconds: what a delta sweep goes back further, for clocks
         that differ and transactions that last
+    :param ring_seconds: how long a conductor's heartbeat journal is
     """
 
     interval_seconds: float
@@ -57,6 +58,7 @@ class SweepDutyOptions:
     retire_seconds: float = 600.0
     forget_seconds: float = 86_400.0
     margin_seconds: float = 120.0
+    ring_seconds: float = 150.0
 
     @property
     def lease_seconds(self) -> float:
@@ -93,6 +95,7 @@ class SweepDuty:
 
     :param scopes: the scopes this process can read: its cell, and ``api``
         where it has the API database
+    :param journals: looks for what no journal tells, in cells whose conductors write them
     """
 
     _synchronizer: contract.Synchronizer
@@ -102,6 +105,9 @@ class SweepDuty:
     _holder: str
     _options: SweepDutyOptions
     _clock: Callable[[], float] = time.monotonic
+    _journals: journal_watch.JournalWatch | None = attrs.field(default=None, kw_only=True)
+    #: By scope, where the back end's head was when journals showed last that something is missing.
+    _behind: dict[str, records.Cursor] = attrs.field(init=False, factory=dict)
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _asked: set[str] = attrs.field(init=False, factory=set)
@@ -123,6 +129,10 @@ class SweepDuty:
     def ask(self, scopes: Collection[str]) -> None:
         """Have scopes swept soon: names of changed rows were lost."""
         self._asked.update(scopes)
+
+    def behind(self) -> Collection[str]:
+        """Return scopes of which journals showed what no sweep has made good yet. Any thread."""
+        return tuple(self._behind)
 
     def _run(self) -> None:
         complaint: str | None = None
@@ -156,6 +166,12 @@ class SweepDuty:
         """
         incomplete: Exception | None = None
         known: _Known | None = None
+        if self._behind:
+            # Whoever sweeps them, this process or another.
+            known = self._look()
+            for scope, shown in list(self._behind.items()):
+                if _made_good(known, scope, shown):
+                    del self._behind[scope]
         for scope in sorted(self._scopes()):
             if not isinstance(self._keeper(scope).acquire(), leases.Lease):
                 continue
@@ -270,16 +286,34 @@ class SweepDuty:
             return "a reporter is silent"
         if _began(known, swept_from, scope):
             return "a reporter began, and what was written before it may be unknown"
-        if self._counts_some(scope):
+        if self._counts_some(scope, known):
             return "heartbeats arrived that no reporter saw"
         return None
 
-    def _counts_some(self, scope: str) -> bool:
+    def _counts_some(self, scope: str, known: _Known) -> bool:
         """Count unreported heartbeats, now and then: it reads every service's liveness."""
         last = self._counted_at.get(scope, float("-inf"))
         if self._clock() < last + self._options.least_pause_seconds:
             return False
         self._counted_at[scope] = self._clock()
+        guards = [
+            reporter_facts.journals(beat)
+            for beat in known.heartbeats.values()
+            if scope in beat["guards"]
+        ]
+        if self._journals is not None and (any(guards) or self._journals.holds_some()):
+            shown = self._journals.unreported(scope)
+            self._journals.drop_dead_rings(
+                scope,
+                [str(beat.get("journal")) for beat in known.heartbeats.values()],
+                self._options.ring_seconds,
+            )
+            if shown is not None:
+                self._behind[scope] = shown
+                return True
+        if guards and all(guards):
+            # Records are not kept up: what they lack of one another says nothing.
+            return False
         return self._sweeper.unreported(scope) > 0
 
     def _dead(self, known: _Known, swept_from: float, scope: str) -> list[str]:
@@ -320,7 +354,7 @@ class SweepDuty:
                     and known.now_seconds - proved_at > self._options.resweep_seconds
                 )
             else:
-                behind_seconds = float(beat["behind_seconds"].get(scope, 0.0))
+                behind_seconds = float(reporter_facts.lateness(beat).get(scope, 0.0))
                 beat_at = backend_time.believed(float(beat["beat_at"]), known.now_seconds)
                 since_seconds = min(since_seconds, beat_at - behind_seconds)
                 is_due |= silence_seconds > bound
@@ -372,6 +406,17 @@ class SweepDuty:
         )
 
 
+def _made_good(known: _Known, scope: str, shown: records.Cursor) -> bool:
+    """Tell whether a sweep began behind what journals showed; or the back end began anew."""
+    state = known.swept.get(scope)
+    if known.epoch != shown.epoch:
+        return True
+    if state is None or state.get("epoch") != known.epoch:
+        return False
+    version = state.get("swept_version")
+    return type(version) is int and version >= shown.version
+
+
 def _began(known: _Known, swept_from: float, scope: str) -> bool:
     """Tell whether a conductor of a cell is younger than the cell's last sweep."""
     return any(
@@ -386,7 +431,7 @@ def _lost(beat: Mapping[str, Any], scope: str, swept_from: float) -> bool:
     One that lives says so until it saw a sweep; the last beat of one that does
     not stays.
     """
-    lost = float(beat["behind_seconds"].get(scope, 0.0)) >= reporter_module.LOST_SECONDS
+    lost = float(reporter_facts.lateness(beat).get(scope, 0.0)) >= reporter_module.LOST_SECONDS
     return lost and swept_from <= float(beat["beat_at"])
 
 

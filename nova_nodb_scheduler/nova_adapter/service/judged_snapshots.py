@@ -16,6 +16,7 @@ from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime
 from nova_nodb_scheduler.rpc import host_endpoint
+from nova_nodb_scheduler.scheduling.facts import journal_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot
 from nova_nodb_scheduler.synchronizer.replication import ingest
@@ -67,6 +68,7 @@ class JudgedSnapshots:
             cells=cells,
             others=others,
             unreadable=unreadable.keys(known_namespaces.COMPUTE_NODES.name),
+            tell=journal_reader.telling(runtime.journals.look(snapshot)),
         )
 
     def _cells(

@@ -35,6 +35,7 @@ from nova_nodb_scheduler.observe import (
 )
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import scheduler_metrics as metrics_module
+from nova_nodb_scheduler.scheduling.facts import journal_follower, journal_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations, host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
@@ -159,6 +160,13 @@ class SchedulerRuntime:
             else checkpoint_writer.CheckpointWriter(self.checkpoint, self.replicator.feed_moment)
         )
         self.replicator.subscribe(None, built.clear)
+        #: What conductors' heartbeat journals tell, for all who read the store.
+        self.journals = journal_reader.JournalReader(
+            lambda: journal_follower.JournalFollower(
+                proof_options.unreported_grace_seconds, proof_options.journal_horizon_seconds
+            ),
+            lambda: self.replicator.epoch,
+        )
         self.judge = proof_module.StateJudge(
             self.replicator.alive,
             lambda: self.replicator.epoch,
@@ -166,6 +174,7 @@ class SchedulerRuntime:
             self.clock.now_seconds,
             proof_options,
             unguarded=(scopes_module.API, objects.CellMapping.CELL0_UUID),
+            journals=self.journals,
         )
         self.views = reads_module.RequestViews(
             self.store,
@@ -174,6 +183,7 @@ class SchedulerRuntime:
             cells,
             lambda: self.replicator.generation,
             self.fell_back,
+            self.journals,
         )
 
         process_metrics.register(
@@ -262,6 +272,8 @@ class SchedulerRuntime:
             "outcomes": dict(self._outcomes),
             "candidates": self.candidates(),
             "claims": self.claim_metrics.figures(),
+            # Without it conductors write each heartbeat to its service's record.
+            "reads_journals": True,
             "claiming": self.decisions is not None and self.decisions.claiming,
             "settling": self._settling(),
             "left_out": self._left_out(),

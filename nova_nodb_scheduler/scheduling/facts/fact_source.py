@@ -18,7 +18,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as claims_model
-from nova_nodb_scheduler.scheduling.facts import aggregate_facts
+from nova_nodb_scheduler.scheduling.facts import aggregate_facts, journal_reader
 from nova_nodb_scheduler.scheduling.frame import frame_columns, host_facts, host_places
 from nova_nodb_scheduler.scheduling.namespaces import (
     claim_facts,
@@ -84,11 +84,17 @@ _NO_SERVICE = service_facts.ServiceFacts()
 
 
 class ServiceSource:
-    """Services as one snapshot has them. Cheap to make; used by one thread."""
+    """Services as one snapshot has them. Cheap to make; used by one thread.
 
-    def __init__(self, snapshot: store_snapshot.Snapshot) -> None:
+    :param heard: what journals tell of them; None where there are none
+    """
+
+    def __init__(
+        self, snapshot: store_snapshot.Snapshot, heard: journal_reader.HeardTimes | None = None
+    ) -> None:
         self._view = snapshot.namespace(known_namespaces.SERVICES.name)
         self._liveness = snapshot.namespace(known_namespaces.SERVICE_LIVENESS.name)
+        self._heard = heard
 
     def of_host(self, cell: str, host: str) -> service_facts.ServiceFacts:
         """Return a host's nova-compute service.
@@ -118,6 +124,12 @@ class ServiceSource:
             if binary == COMPUTE_BINARY and host and (known is None or known[0] < key):
                 latest[cell, host] = (key, facts)
         heard = dict(zip(self._liveness.row_keys(), self._liveness.digests(), strict=True))
+        if self._heard is not None:
+            heard |= {
+                key: self._heartbeat(key)
+                for key in self._heard.told()
+                if isinstance(heard.get(key), float | None)
+            }
         found = {place: _seen(facts, heard.get(key)) for place, (key, facts) in latest.items()}
 
         def of_host(cell: str, host: str) -> service_facts.ServiceFacts:
@@ -147,17 +159,25 @@ class ServiceSource:
 
         :raises InvalidRecord: the record is not as the reporters write it
         """
-        seen: float | errors.InvalidRecord | None = self._liveness.digest(key)
+        seen = self._heartbeat(key)
         if isinstance(seen, errors.InvalidRecord):
             raise seen
         return seen
+
+    def _heartbeat(self, key: str) -> float | errors.InvalidRecord | None:
+        """Return when a service said last that it lives, or what is wrong with its record."""
+        seen: float | errors.InvalidRecord | None = self._liveness.digest(key)
+        if self._heard is None or isinstance(seen, errors.InvalidRecord):
+            return seen
+        heard = self._heard.of(key)
+        return seen if heard is None else heard.seconds
 
     def _is_compute(self, key: str) -> bool:
         found = self._view.indexed(key, "binary")
         return found is not None and found[0] == COMPUTE_BINARY
 
     def _service(self, key: str) -> service_facts.ServiceFacts:
-        facts = _seen(self._view.digest(key), self._liveness.digest(key))
+        facts = _seen(self._view.digest(key), self._heartbeat(key))
         if isinstance(facts, errors.InvalidRecord):
             raise facts
         return facts
@@ -185,6 +205,7 @@ _NAMES = ("cell", "host", "hypervisor_hostname")
 class FactSource(Whereabouts):
     """Facts as one snapshot has them. Cheap to make; used by one thread.
 
+    :param heard: what journals tell of services; None where there are none
     :ivar services: the services of the same snapshot
     """
 
@@ -193,10 +214,12 @@ class FactSource(Whereabouts):
         snapshot: store_snapshot.Snapshot,
         *,
         reservations: host_reservations.ReservedUsage,
+        heard: journal_reader.HeardTimes | None = None,
     ) -> None:
         super().__init__(snapshot)
         self.snapshot = snapshot
-        self.services = ServiceSource(snapshot)
+        self.heard = heard
+        self.services = ServiceSource(snapshot, heard)
         self._reservations = reservations
         self._aggregates = snapshot.namespace(known_namespaces.AGGREGATES.name)
         self._providers = snapshot.namespace(known_namespaces.PROVIDERS.name)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source
+from nova_nodb_scheduler.scheduling.facts import aggregate_facts, fact_source, journal_reader
 from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts, provider_facts
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
@@ -133,6 +133,7 @@ class FrameKeeper:
     :param present: gave the frame its callbacks; told of each snapshot
     :param ratios: what stands for a ratio that a node's record lacks
     :param reservations: what this process reserved and no record shows yet
+    :param journals: of the store; None where nobody journals heartbeats
     :param most_keys: beyond so many changed records everything is read anew
     """
 
@@ -144,9 +145,11 @@ class FrameKeeper:
         *,
         ratios: node_facts.DefaultRatios,
         reservations: host_reservations.ReservedUsage | None = None,
+        journals: journal_reader.JournalReader | None = None,
         most_keys: int = host_state_store.MOST_KEYS,
     ) -> None:
         self._store = store
+        self._journals = journals
         self._engine = engine
         self._frame = engine.frame
         self._present = present
@@ -202,7 +205,8 @@ class FrameKeeper:
             snapshot = self._store.snapshot()
             former, sound = self._present.source, self._sound
             self._sound = False
-            source = fact_source.FactSource(snapshot, reservations=self._reservations)
+            heard = None if self._journals is None else self._journals.look(snapshot)
+            source = fact_source.FactSource(snapshot, reservations=self._reservations, heard=heard)
             self._present.source = source
             lapsed = self._reservations.expire()
             for uuid in lapsed:
@@ -218,8 +222,9 @@ class FrameKeeper:
                 claimed = self._claimed_hosts.take(
                     touched.get(_CLAIMS, ()), touched.get(_NODES, ()), former, source
                 )
-                if touched or lapsed or claimed:
-                    self._take_changes(touched, lapsed, claimed, former, source)
+                told = journal_reader.changed_times(former.heard, heard)
+                if touched or lapsed or claimed or told:
+                    self._take_changes(touched, lapsed, claimed, told, former, source)
             self._engine.tick(now_seconds)
             self._sound = True
             unsettled = len(self._frame) >= _MANY_HOSTS and not collector.is_settled()
@@ -253,9 +258,14 @@ class FrameKeeper:
         touched: Mapping[str, Collection[str]],
         lapsed: Collection[str],
         claimed: Collection[str],
+        told: Collection[str],
         former: fact_source.FactSource,
         source: fact_source.FactSource,
     ) -> None:
+        """Make anew what hosts hang on these changes.
+
+        :param told: services of which journals tell something else
+        """
         refused_before = len(self._unreadable)
         nodes = touched.get(_NODES, ())
         changed = self._take_aggregates(source, touched.get(_AGGREGATES, ()))
@@ -270,7 +280,7 @@ class FrameKeeper:
             )
             if place is not None
         }
-        for key in touched.get(_LIVENESS, ()):
+        for key in {*touched.get(_LIVENESS, ()), *told}:
             place = source.services.host_of_service(key)
             if place is not None and place not in places and not self._heard(source, key, place):
                 places.add(place)

@@ -8,6 +8,10 @@ between two that were seen went through a conductor without the plugin, or was l
 one, unless it is only late: so it counts after a grace. A sweep that began behind the slot
 that showed it makes good what went with it.
 
+Who begins counts from the first heartbeat that it meets. But where the service's record is
+of the time since which rings are whole, as when a conductor has just gone over to journals,
+it counts from there: what is between the two nobody told.
+
 Which slot showed a missing count is kept for two groups of a service's missing counts: those
 above ``split``, which the latest of such slots showed, and those up to it, for which the
 latest of *their* slots stands. One version for all of a service would not do: a service
@@ -48,6 +52,8 @@ _ROW = np.dtype(
         ("counted_at", "f8"),
         # Whatever count it was that was heard last; NaN for none.
         ("heard_at", "f8"),
+        # Of the slot that told it.
+        ("heard_version", "i8"),
         # Bit n says that count highest - 1 - n was seen.
         ("seen", "u8"),
         # Counts up to it are not asked for.
@@ -112,11 +118,13 @@ class LastHeard:
     :param keys: of the services that may be in journals
     :param counts: highest counts; of those that no journal names, what their records said
     :param heard_at: seconds since the epoch; NaN of those that no journal names
+    :param versions: of the slots that told when; 0 of those that no journal names
     """
 
     keys: Sequence[str]
     counts: npt.NDArray[np.int64]
     heard_at: npt.NDArray[np.float64]
+    versions: npt.NDArray[np.int64]
 
 
 class HeardServices:
@@ -185,7 +193,19 @@ class HeardServices:
         told = same[before["told"][same]]
         rows[told] = before[told]
         # Of a service with nothing but counts that were ignored.
-        rows["heard_at"][same] = before["heard_at"][same]
+        for name in ("heard_at", "heard_version"):
+            rows[name][same] = before[name][same]
+
+    def note(self, place: int, count: int, counted_at: float) -> None:
+        """Take over what a service's record says now, as far as no slot named it.
+
+        :param place: of the service in :meth:`last_heard`
+        :param counted_at: see :class:`KnownServices`
+        """
+        row = self._rows[place]
+        if not row["told"]:
+            row["highest"] = min(max(count, -_MOST_COUNT), _MOST_COUNT)
+            row["counted_at"] = counted_at
 
     def take(self, slot: heartbeat_journals.Slot, version: int, now_seconds: float) -> TakenSlot:
         """Take a slot's heartbeats in; a second time it changes nothing.
@@ -235,6 +255,7 @@ class HeardServices:
             all_rows["seen"][nearest] = (all_rows["seen"][nearest] << _ONE) | _ONE
             all_rows["counted_at"][nearest] = heard_at[is_next]
             all_rows["heard_at"][nearest] = heard_at[is_next]
+            all_rows["heard_version"][nearest] = version
             rows, counts, heard_at = rows[~is_next], counts[~is_next], heard_at[~is_next]
         if not len(rows):
             return
@@ -251,7 +272,10 @@ class HeardServices:
         bits = _ONE << (known - counts - 1)[late].astype(np.uint64)
         all_rows["seen"][rows[late]] |= bits
         begins = ~begun & ~ignored & (heard_at >= self._begin_since)
-        self._begin(rows, counts, begins)
+        follows = begins & (counts > known) & self._has_fresh_record(rows)
+        self._begin(rows, counts, begins & ~follows)
+        self._begin(rows, known, follows)
+        self._raise(rows[follows], counts[follows], version, now_seconds)
         self._renumber(rows, counts, begun & steps.renumbered)
         # The highest count is the latest heartbeat, whichever clock was ahead. Whoever says
         # another count, Nova takes the service for alive.
@@ -260,6 +284,7 @@ class HeardServices:
         all_rows["counted_at"][rows[counted]] = heard_at[counted]
         before = all_rows["heard_at"][rows]
         all_rows["heard_at"][rows] = np.where(latest, heard_at, np.fmax(before, heard_at))
+        all_rows["heard_version"][rows[latest | ~(before >= heard_at)]] = version
 
     def _begin(
         self, rows: _Rows, counts: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]
@@ -269,6 +294,13 @@ class HeardServices:
         self._rows["told"][begun] = self._rows["begun"][begun] = True
         for name in ("highest", "floor", "split"):
             self._rows[name][begun] = count
+
+    def _has_fresh_record(self, rows: _Rows) -> npt.NDArray[np.bool_]:
+        """Tell of services that no slot named whether all since their record stands in rings."""
+        if not np.isfinite(self._begin_since):
+            return np.zeros(len(rows), np.bool_)
+        is_recorded = ~self._rows["told"][rows]
+        return is_recorded & (self._rows["counted_at"][rows] >= self._begin_since)
 
     def _renumber(
         self, rows: _Rows, counts: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]
@@ -401,7 +433,12 @@ class HeardServices:
     def last_heard(self) -> LastHeard:
         """Return what is known of each service now; copies."""
         rows = self._rows
-        return LastHeard(tuple(self._keys), rows["highest"].copy(), rows["heard_at"].copy())
+        return LastHeard(
+            tuple(self._keys),
+            rows["highest"].copy(),
+            rows["heard_at"].copy(),
+            rows["heard_version"].copy(),
+        )
 
 
 def _lowest_bits(count: npt.NDArray[np.int64]) -> _Bits:

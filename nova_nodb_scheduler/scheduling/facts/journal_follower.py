@@ -95,6 +95,11 @@ class JournalFollower:
             self._services = services
             self._heard.know(services)
 
+    def note(self, place: int, count: int, counted_at: float) -> None:
+        """Take over what a service's record says now; see :meth:`.HeardServices.note`."""
+        with self._lock:
+            self._heard.note(place, count, counted_at)
+
     def catch_up(
         self, snapshot: store_snapshot.Snapshot, epoch: str, now_seconds: float
     ) -> FollowedSlots:

@@ -9,6 +9,8 @@ Namespaces of the API database have no cell.
 
 from __future__ import annotations
 
+import math
+
 from nova_nodb_scheduler.model import host_relations
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.scheduling.namespaces import (
@@ -113,7 +115,8 @@ SERVICES = model.Namespace(
 
 #: key: service uuid; what heartbeats change: ``report_count`` and
 #: ``last_seen_up`` (ISO 8601, UTC) of the row, and ``unreported``: heartbeats
-#: that no reporter saw. Where heartbeats are stored: ``seen_at`` (back-end seconds)
+#: that no reporter saw; ``counted_at``, when the count was heard (seconds since the
+#: epoch). Where heartbeats are stored: ``seen_at`` (back-end seconds)
 #: of the latest, and ``unwritten``, the highest count that stands in no row
 SERVICE_LIVENESS = model.Namespace(
     name="service_liveness",
@@ -123,6 +126,8 @@ SERVICE_LIVENESS = model.Namespace(
         _STEADY_CELL,
         model.Column("report_count", _INT, ("report_count",)),
         model.Column("unreported", _INT, ("unreported",), steady=True),
+        # NaN where a release that does not note it wrote the record.
+        model.Column("counted_at", _FLOAT, ("counted_at",), math.nan),
     ),
     indexes=(_BY_CELL,),
     digest=service_facts.heartbeat,
@@ -213,14 +218,15 @@ REPORTERS = model.Namespace(
 #: key: scheduler worker id; heartbeats and lag of every scheduler worker
 SCHEDULERS = model.Namespace(name="schedulers", owner=NODB, schema=_V1)
 
-#: key: cell uuid, or ``api`` for the API database; imports and sweeps
+#: key: cell uuid, or ``api`` for the API database; imports and sweeps. ``swept_version``:
+#: the back end's head when the last sweep began, in its ``epoch``
 CELLS = model.Namespace(name="cells", owner=NODB, schema=_V1)
 
 #: key: cell uuid; where the heartbeats of its compute services stand, and since when
 HEARTBEAT_MODES = model.Namespace(name="heartbeat_modes", owner=NODB, schema=_V1)
 
 #: key: ``<journal>.<slot>``; heartbeats of one flush of a conductor, see
-#: :mod:`.heartbeat_journals`. Nobody reads it yet, so it is not among those of a store
+#: :mod:`.heartbeat_journals`
 HEARTBEAT_JOURNALS = model.Namespace(name="heartbeat_journals", owner=NOVA, schema=_V1)
 
 #: key: lease name; who does what only one process may do at a time
@@ -290,6 +296,7 @@ BUILT_IN: tuple[model.Namespace, ...] = (
     SCHEDULERS,
     CELLS,
     HEARTBEAT_MODES,
+    HEARTBEAT_JOURNALS,
     LEASES,
     PROVIDERS,
     MIRRORS,

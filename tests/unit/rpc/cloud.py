@@ -91,6 +91,7 @@ class CloudFixture(fixtures.Fixture):
             self._publish,
             self._status,
             self.freshness,
+            lambda snapshot: self.tell,
         )
         self.hosts = host_endpoint.HostEndpoint(
             self.take_snapshot, known_namespaces.HOST_TABLES, self.limits
@@ -111,6 +112,10 @@ class CloudFixture(fixtures.Fixture):
         """What the server answers with."""
         return [self.endpoint, self.hosts]
 
+    def tell(self, namespace, key, state):
+        """What is told of a record."""
+        return state
+
     def freshness(self):
         """How current the store is."""
         return endpoint.Freshness(self.replicator.status().epoch, 0.0, self.replicator.generation)
@@ -128,6 +133,7 @@ class CloudFixture(fixtures.Fixture):
             cells=self.cells,
             others=self.others,
             unreadable=self.replicator.quarantine.keys("compute_nodes"),
+            tell=self.tell,
         )
 
     def _publish(self, owner, states):

@@ -44,6 +44,22 @@ class ListingCase(testtools.TestCase):
         return [each.uuid for each in self.client.iterate_hosts({}, **query)]
 
 
+class ToldTest(ListingCase):
+    def test_of_a_record_is_told_what_others_say_of_it(self):
+        self.cloud.write("service_liveness", {"s1": {"cell": "c1", "report_count": 1}})
+
+        def tell(namespace, key, state):
+            return {**state, "told": f"{namespace}/{key}"} if namespace != "services" else state
+
+        self.cloud.tell = tell
+        [listed] = self.page(keys=["n2"], namespaces=["services", "service_liveness"]).hosts
+        states = {each.namespace: each.state for each in listed.related}
+        self.assertEqual("service_liveness/s1", states["service_liveness"]["told"])
+        self.assertNotIn("told", states["services"])
+        [record] = self.client.get_host_states({}, "service_liveness").states
+        self.assertEqual("service_liveness/s1", record.state["told"])
+
+
 class ListTest(ListingCase):
     def test_all_pages_together_hold_every_host_in_novas_order(self):
         self.assertEqual(["n3", "n4", "n2", "n1"], self.walk())

@@ -107,7 +107,9 @@ class Machine(stateful.RuleBasedStateMachine):
             ):
                 self.written.add((number, count))
                 if tick / heartbeat_journals.TICKS_PER_SECOND >= self.since:
-                    self.first.setdefault(number, count)
+                    # What its record counted within the horizon, it is counted from.
+                    fresh = self.since <= START and count > 100
+                    self.first.setdefault(number, 101 if fresh else count)
                 if number in self.first:
                     self.highest[number] = max(count, self.highest.get(number, count))
 

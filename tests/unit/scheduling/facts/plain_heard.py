@@ -20,7 +20,7 @@ class PlainService:
     def __init__(
         self, count: int, counted_at: float, met: dict[str, int], since: float = -math.inf
     ) -> None:
-        self.begun = False
+        self.begun = self.told = False
         self.since = since
         self.highest, self.counted_at, self.heard_at = count, counted_at, math.nan
         self.lower: set[int] = set()
@@ -48,7 +48,11 @@ class PlainService:
             self.meet("too old to begin with")
             self.heard_at = latest
         elif not self.begun:
-            self.begun = True
+            is_fresh = math.isfinite(self.since) and self.counted_at >= self.since
+            if is_fresh and not self.told and count > self.highest:
+                self.meet("begun from its record")
+                self._raise(count, version, now)
+            self.begun = self.told = True
             self.highest, self.counted_at, self.heard_at = count, heard_at, heard_at
         elif step is report_counts.CountStep.RENUMBERED:
             self.meet("renumbered")

@@ -475,6 +475,7 @@ CASES = (
     "made again",
     "begun anew",
     "too old to begin with",
+    "begun from its record",
     "begun anew with a gap",
 )
 

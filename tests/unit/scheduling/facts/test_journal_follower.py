@@ -85,6 +85,26 @@ class FollowerTest(Case):
         self.catch_up()
         self.assertEqual({"c": 1}, self.follower.unreported(LATER))
 
+    def test_who_begins_counts_from_a_record_that_is_as_young_as_rings_are_whole(self):
+        self.write("a.0", 102)
+        self.catch_up()
+        self.assertEqual({"c": 1}, self.follower.unreported(LATER))
+        # What is told late is there.
+        self.write("b.0", 101)
+        self.catch_up()
+        self.assertEqual({}, self.follower.unreported(LATER))
+        # The record is older than that.
+        self.wall = BEGAN + 121
+        self.follower = journal_follower.JournalFollower(3.0, 120.0, lambda: self.wall)
+        self.know()
+        self.write("a.0", 102)
+        self.write("b.0", 104)
+        self.catch_up()
+        self.assertEqual({"c": 1}, self.follower.unreported(LATER))
+        self.write("a.1", 103)
+        self.catch_up()
+        self.assertEqual({}, self.follower.unreported(LATER))
+
     def test_a_slot_that_cannot_be_read_is_counted_and_named_once_and_others_go_on(self):
         self.write("a.0", 101)
         self.put("a.1", codec.encode({"cell": "c", "flush": 2}, NAMESPACE.schema))
@@ -119,10 +139,10 @@ class FollowerTest(Case):
         self.epoch, self.version = "two", 0
         self.assertEqual(0, self.catch_up().slots)
         self.assertEqual({}, self.follower.unreported(LATER))
-        self.write("a.0", 107)
+        self.write("a.0", 101)
         followed = self.catch_up()
         self.assertEqual((1, 0), (followed.slots, followed.unknown))
-        self.assertEqual(107, self.heard())
+        self.assertEqual(101, self.heard())
         self.assertEqual({}, self.follower.unreported(LATER))
 
     def test_a_snapshot_that_is_older_than_another_threads_changes_nothing(self):
