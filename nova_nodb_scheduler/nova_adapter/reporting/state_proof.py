@@ -47,12 +47,15 @@ class ReporterHeartbeats:
         self._last_beat = float("-inf")
         self._most_behind_seconds = 0.0
         self._guarded_since: dict[str, float] = {}
-        #: Of the scopes whose guards tell of it, whether all of them journal.
-        self._all_journal: dict[str, bool] = {}
-        self._journaled: set[str] = set()
+        #: Scopes of which any guard writes heartbeats to a journal.
+        self.journaled: set[str] = set()
+        #: Scopes whose heartbeats go to journals, and none to records.
+        self.journaled_alone: set[str] = set()
+        self._recorded: set[str] = set()
         try:
             for each in states:
                 self._take(each)
+            self.journaled_alone = self.journaled - self._recorded
         except (KeyError, TypeError, ValueError, AttributeError):
             # Written by a release that means something else: whose it is decides.
             self._readable = False
@@ -69,10 +72,8 @@ class ReporterHeartbeats:
             if beat.get("cell") in (scope, change_reporter.EVERY_CELL):
                 known = self._guarded_since.get(scope, since)
                 self._guarded_since[scope] = min(known, since)
-                is_journaled = reporter_facts.journals(beat)
-                self._all_journal[scope] = self._all_journal.get(scope, True) and is_journaled
-                if is_journaled:
-                    self._journaled.add(scope)
+                into = self.journaled if reporter_facts.journals(beat) else self._recorded
+                into.add(scope)
 
     def all_in_time(self, now_seconds: float, bound_seconds: float) -> bool:
         """Tell whether every reporter lives, and none may be behind by more than a bound."""
@@ -80,14 +81,6 @@ class ReporterHeartbeats:
             return False
         silence = max(now_seconds - self._first_beat, 0.0)
         return self._readable and self._most_behind_seconds + silence <= bound_seconds
-
-    def is_journaled(self, scope: str) -> bool:
-        """Tell whether any of a scope's guards writes heartbeats to a journal."""
-        return scope in self._journaled
-
-    def is_journaled_alone(self, scope: str) -> bool:
-        """Tell whether a scope's heartbeats go to journals, and none to records."""
-        return self._readable and self._all_journal.get(scope, False)
 
     def guarded_since(self, scope: str) -> float | None:
         """Return since when the first of a scope's guards guards it; None where it has none."""
@@ -245,7 +238,7 @@ class StateJudge:
         for scope in scopes:
             try:
                 if (not quarantined.is_empty and _unreadable(snapshot, scope, quarantined)) or (
-                    heartbeats.is_journaled(scope) and self._lacks_slots(quarantined)
+                    scope in heartbeats.journaled and self._lacks_slots(quarantined)
                 ):
                     reason: UnprovedReason | None = UnprovedReason.QUARANTINE
                 else:
@@ -289,10 +282,12 @@ class StateJudge:
         if reason is not None or scope == scopes_module.API:
             return reason
         in_records = unreported.in_records.get(scope, 0)
-        if heartbeats.is_journaled_alone(scope):
+        if scope in heartbeats.journaled_alone:
             # Records are not kept up: what they lack of one another says nothing.
             in_records = 0
-        lasts = self._lasts(scope, in_records) or unreported.in_journals.get(scope, 0) > 0
+        lasts = self._lasts(scope, in_records) or bool(
+            unreported.in_journals and unreported.in_journals.get(scope)
+        )
         return UnprovedReason.UNREPORTED if lasts else None
 
     def _lacks_slots(self, quarantined: quarantine_module.UnreadableRecords) -> bool:

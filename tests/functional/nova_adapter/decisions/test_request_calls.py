@@ -32,7 +32,7 @@ from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 #: Least counts are between 2,680 and 2,912: the feed may bring something before each request.
 MOST_CALLS = 3000
 #: Of our own parts.
-MOST_CALLS_OF = {"view": 147, "claim": 507, "confirm": 364}
+MOST_CALLS_OF = {"view": 158, "claim": 507, "confirm": 364}
 #: Of a call to Placement that repeats the last one.
 MOST_CALLS_OF_HTTP = 750
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
