@@ -200,7 +200,8 @@ class QueueRuntime:
         """
         # Of the store, not of the order: each request that comes asks for its lock, and many may
         # wait.
-        view = self._runtime.store.snapshot().namespace(_PENDING)
+        store = self._runtime.store
+        view = store.snapshot().namespace(_PENDING)
         request = next(
             (
                 each
