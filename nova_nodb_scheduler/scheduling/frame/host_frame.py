@@ -403,14 +403,19 @@ class HostFrame(ReadableFrame):
         :param service: see :meth:`.frame_columns.PlainColumns.put_service`
         :param consumable: see :meth:`.frame_columns.PlainColumns.put_consumable`
         """
-        changed = self.aggregate_sets.put(row, aggregates)
-        if not isinstance(consumable, Same):
-            changed |= self.put_consumable(row, consumable)
-        if not isinstance(service, Same):
-            changed |= self.put_service(row, service)
-            changed |= self._liveness.look_at(self, row)
-        if not isinstance(provider, Same):
-            changed |= self._provided.put(row, provider)
+        try:
+            changed = self.aggregate_sets.put(row, aggregates)
+            if not isinstance(consumable, Same):
+                changed |= self.put_consumable(row, consumable)
+            if not isinstance(service, Same):
+                changed |= self.put_service(row, service)
+                changed |= self._liveness.look_at(self, row)
+            if not isinstance(provider, Same):
+                changed |= self._provided.put(row, provider)
+        except BaseException:
+            # As in take(): who takes it once more may find nothing new.
+            self.log.add(row)
+            raise
         if changed:
             self.log.add(row)
 

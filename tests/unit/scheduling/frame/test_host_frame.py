@@ -228,6 +228,19 @@ class ChangeLogTest(testtools.TestCase):
         self.assertLessEqual(len(log._rows), 20)
 
 
+class BrokenOffTest(testtools.TestCase):
+    def test_a_host_that_was_amended_in_part_alone_has_changed(self) -> None:
+        frame = host_frame.HostFrame()
+        row = frame.put(toys.facts(1))
+        before = frame.sequence
+        left = {**dict.fromkeys(frame_columns.CONSUMABLE, 0), "free_ram_mb": 7}
+        beyond = host_facts.ProviderFacts(2, {"VCPU": host_facts.Inventory(8)}, {"VCPU": 2**70})
+        with testtools.ExpectedException(OverflowError):
+            frame.amend(row, (), consumable=left, provider=beyond)
+        self.assertEqual(7, frame.free_ram_mb.item(row))
+        self.assertEqual([row], frame.changed_since(before).tolist())
+
+
 class ProviderFactsTest(testtools.TestCase):
     def test_a_provider_with_other_amounts_in_use_is_the_same_for_the_rest(self) -> None:
         names = [each.name for each in attrs.fields(host_facts.ProviderFacts)]
