@@ -410,6 +410,10 @@ class HeardServices:
         self._leave(begun)
         self._rows["begun"][begun] = False
 
+    def begin_no_later(self, since_seconds: float) -> None:
+        """Look back to an earlier moment than was said, for the clock of who said it was ahead."""
+        self._begin_since = min(self._begin_since, since_seconds)
+
     def _raise(
         self, rows: _Rows, counts: npt.NDArray[np.int64], version: int, now_seconds: float
     ) -> None:

@@ -118,6 +118,8 @@ class JournalFollower:
             if epoch != self._epoch:
                 self._begin()
                 before = None
+            # Where the clock was set back, what is heard from now on was no beginning.
+            self._heard.begin_no_later(self._horizon())
             changed = view.row_keys() if before is None else view.changed_since(before)
             self._number, self._view, self._epoch = snapshot.number, view, epoch
             return self._take(view, changed, now_seconds)
