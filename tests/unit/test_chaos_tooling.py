@@ -715,6 +715,18 @@ class UndoneTest(unittest.TestCase):
         ]
         self.assertEqual({_FIRST, _SECOND}, set(novas_own.failed_builds(lines)))
 
+    def test_a_server_that_a_nova_compute_gave_up_is_stuck_unless_it_is_sent_again(self) -> None:
+        stuck = audit.Finding(audit.STUCK, _FIRST, "building, None on None")
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "nova-compute.log"
+            log.write_text("")
+            logs = _logs(computes=[log])
+            self.assertIsNone(logs.proof(stuck))
+            with log.open("a") as file:
+                file.writelines(self.log())
+            self.assertEqual(self.log()[0].strip(), logs.proof(stuck))
+            self.assertIsNone(attrs.evolve(logs, sends_again=True).proof(stuck))
+
     def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:
             return ledger.Record(kind, subject, told, 1.0, 2.0, excess=excess)
