@@ -316,9 +316,7 @@ class PendingLedger:
                 if not record.deleted
             ]
         )
-        self._write(
-            [records.Write(record_key(key), at, deleted=True) for key, at in ended.items()]
-        )
+        self._write([records.Write(record_key(key), at, deleted=True) for key, at in ended.items()])
 
     def _write(self, writes: list[records.Write]) -> Sequence[records.WriteResult]:
         return self._synchronizer.write(writes) if writes else ()

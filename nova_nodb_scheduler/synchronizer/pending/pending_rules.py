@@ -240,7 +240,7 @@ def renewed(
     """Its holder lives: a lease lasts longer, and one that ended begins again if nobody came."""
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
-    if standing.state not in (_SCHEDULING, _BUILDING):
+    if standing.state not in (_SCHEDULING, _BUILDING) or pending.is_let_go(standing):
         return Superseded(standing)
     if until_seconds <= standing.grant.until_seconds:
         return standing

@@ -8,15 +8,11 @@ What is not seen in time is looked for by a conductor, which reads Nova's databa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.waking import followed_requests
-
-_INSTANCES = known_namespaces.INSTANCES.name
 
 #: Between two looks.
 _LOOK_SECONDS = 1.0
@@ -27,18 +23,19 @@ _MOST_AT_ONCE = 200
 class ArrivedRequests:
     """For the worker's thread alone.
 
+    :param places: (cell, host) of each place where a server is known; the host may be empty
     :param is_own: whether this worker writes the records of a digest
     """
 
     def __init__(
         self,
         followed: followed_requests.FollowedRequests,
-        store: host_state_store.HostStateStore,
+        places: Callable[[str], Iterable[tuple[str, str]]],
         ledger: pending_ledger.PendingLedger,
         is_own: Callable[[str], bool],
     ) -> None:
         self._followed = followed
-        self._store = store
+        self._places = places
         self._ledger = ledger
         self._is_own = is_own
         self._look_at = float("-inf")
@@ -74,6 +71,4 @@ class ArrivedRequests:
         return [each for each in found if each is not None and each.placed_at]
 
     def _are_seen(self, request: pending.PendingRequest) -> bool:
-        view = self._store.snapshot().namespace(_INSTANCES)
-        found = [view.texts(server, "host") for server in request.servers]
-        return all(texts is not None and texts[0] for texts in found)
+        return all(any(host for _, host in self._places(each)) for each in request.servers)

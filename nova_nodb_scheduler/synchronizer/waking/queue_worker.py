@@ -586,9 +586,7 @@ def _has_hosts(transition: followed_requests.Transition) -> bool:
     if transition.step is followed_requests.RequestStep.PLACED:
         return before is None or before.state is not pending.PendingState.BUILDING
     if transition.step is not followed_requests.RequestStep.GONE:
-        return (
-            transition.step is followed_requests.RequestStep.BUILDING and not request.placed_at
-        )
+        return transition.step is followed_requests.RequestStep.BUILDING and not request.placed_at
     in_hand = (pending.PendingState.GRANTED, pending.PendingState.SCHEDULING)
     is_new = request.state in in_hand and not request.placed_at
     return is_new and request.grant.purpose is pending.Purpose.PLACE

@@ -150,7 +150,7 @@ class QueueRuntime:
                 ),
                 usages=(usage,),
                 arrivals=arrivals.ArrivedRequests(
-                    self.followed, runtime.store, self.ledger, self.owners.is_own
+                    self.followed, decisions.parts.places, self.ledger, self.owners.is_own
                 ),
             )
         )
