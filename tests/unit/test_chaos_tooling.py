@@ -647,6 +647,13 @@ class NovasOwnTest(unittest.TestCase):
         ):
             self.assertEqual(set(), self.abandoned(other))
 
+    def test_a_burial_that_lost_its_database_leaves_all_of_its_build_requests(self) -> None:
+        lost = "oslo_db.exception.DBConnectionError: (pymysql.err.OperationalError) (2013, 'x')"
+        text = self.log(_FIRST, _SECOND, why="X").replace("nova.exception.X", lost)
+        self.assertEqual({_FIRST, _SECOND}, self.abandoned(text))
+        elsewhere = text.replace("in _bury_in_cell0", "in _schedule_instances")
+        self.assertEqual(set(), self.abandoned(elsewhere))
+
     def test_servers_of_another_request_are_not_excused(self) -> None:
         other = self.log(_SECOND, why="ValueError: x", request="req-0123abcd")
         self.assertEqual({_THIRD}, self.abandoned(other + self.log(_FIRST, _THIRD)))
