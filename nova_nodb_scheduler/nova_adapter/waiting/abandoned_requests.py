@@ -199,9 +199,10 @@ class AbandonedRequests:
             return Remains.SEND_AGAIN
         if _still_seconds(instance) < SENT_SECONDS:
             return Remains.UNDER_WAY
-        if has_room and request.placed_at:
+        if has_room and request.placed_at and instance.task_state is not None:
             # Its message was sent for certain, and its compute comes to it, as in Nova.
             return Remains.DONE
+        # A task without a state was begun by a compute, which ended.
         check(instance.uuid)
         # What it holds stays until its user deletes it: should it arrive after all, it has room.
         fail(context, cell, instance, NeverArrived(seconds=int(SENT_SECONDS)))

@@ -415,6 +415,19 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
         self.assertEqual(1, len(self.allocations(server)))
 
+    def test_what_a_compute_began_and_ended_with_ends_in_error(self):
+        def begin(_manager, _context, instance, *_args, **_kwargs):
+            instance.task_state = None
+            instance.save()
+
+        with mock.patch.object(compute_manager.ComputeManager, "build_and_run_instance", begin):
+            server = self.ask()[0]
+            with self.all_being_still():
+                self.look(server)
+                self.comes_to(server, "ERROR")
+        self.assertIn("did not arrive", self.fault(server))
+        self.assertEqual(1, len(self.allocations(server)))
+
     def test_what_was_given_up_and_has_no_room_any_more_waits_in_its_cell(self):
         server = self.ask_of_a_compute_that_gives_up()[0]
         first, _second = self.fill()
