@@ -98,6 +98,8 @@ class World:
         self.given_up = {}
         self.lying_about = set()
         self.unkept = set()
+        #: Half an hour has passed: what has not arrived by now ends in ERROR.
+        self.is_late = False
 
     def count(self, what):
         self.seen[what] = self.seen.get(what, 0) + 1
@@ -244,7 +246,9 @@ class World:
     def end(self, ledger, holding, request):
         """Let go of what was sent and is not seen on its host; end anything else."""
         sent = [each for each in request.servers if self.casts[each] or each in request.sent]
-        if all(each in self.hosted for each in sent):
+        never_sent = {each for each in sent if self.is_late and not self.casts[each]}
+        self.failed |= never_sent
+        if self.hosted.union(never_sent).issuperset(sent):
             yield from self.insist(lambda: ledger.finish(holding))
             self.count("finished")
             return
@@ -355,7 +359,7 @@ class World:
             while client.faults.take("write") or client.faults.take("read"):
                 pass
         self.hub.deliver_late()
-        self.has_room = True
+        self.has_room = self.is_late = True
         sleeping, self.hands = self.hands, []
         self.recover()
         for hand in sleeping:
