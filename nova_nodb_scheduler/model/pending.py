@@ -17,6 +17,10 @@ building   hosts are chosen, and servers are written    that conductor, while it
            to their cells and sent to their hosts       lease lasts
 ========== ============================================ ==========================
 
+Once all servers of a request are sent it is *placed*, and in nobody's hand. Its record stays
+until its servers are seen on hosts, and somebody looks at it when its lease ends: what a
+nova-compute gave up before it had begun is sent again.
+
 Each grant is an *attempt* of its own: whoever acts for a former one loses its next
 compare-and-set and stops there. A lease that ended, in any state but ``waiting``,
 lets any scheduler grant the request anew.
@@ -130,6 +134,7 @@ class PendingRequest:
     :param sent: uuids of those whose build was sent to a host
     :param mapped: uuids of those that stand mapped in a cell, and whose build request was
         still there behind that: where it is gone, a conductor has deleted it and no user
+    :param placed_at: when the last of its servers was sent; 0 while any is to be
     :param flavor: its name, for people
     :param priority_class: name of the class, see the options
     :param needs: amounts by resource class for ONE server, as its allocation will be
@@ -164,6 +169,7 @@ class PendingRequest:
     reason: str = ""
     hold: Hold | None = None
     mapped: tuple[str, ...] = ()
+    placed_at: float = 0.0
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -202,7 +208,14 @@ class PendingRequest:
             state["hold"] = {"host": self.hold.host, "until": self.hold.until_seconds}
         if self.mapped:
             state["mapped"] = list(self.mapped)
+        if self.placed_at:
+            state["placed_at"] = self.placed_at
         return state
+
+
+def is_let_go(request: PendingRequest) -> bool:
+    """Say whether all servers of a request were sent, and nobody has it in hand."""
+    return request.state is PendingState.BUILDING and request.placed_at > 0
 
 
 def queue_name(demand_digest: str, owner_digest: str) -> str:
@@ -254,6 +267,7 @@ def of_state(key: str, state: Mapping[str, Any]) -> PendingRequest:
         reason=reader.text("reason"),
         hold=None if hold is None else Hold(hold.text("host"), hold.number("until")),
         mapped=reader.texts("mapped") if "mapped" in state else (),
+        placed_at=reader.number("placed_at") if "placed_at" in state else 0.0,
     )
 
 

@@ -308,6 +308,8 @@ class Plugin:
             requests_in_hand.RequestsInHand(synchronizer, records.ledger),
             self.wait_settings(),
             abandoned_requests.AbandonedRequests(report.report_client_singleton),
+            # What gives a build up has waited for an answer, and then says so.
+            look_seconds=self.conf.rpc_response_timeout + 40.0,
             events=self.tenant_events,
         )
         self._waiting_conductor = made

@@ -18,6 +18,7 @@ OUTCOMES = (
     "overtaken",
     "left",
     "sent_on",
+    "given_up",
     "vain_casts",
     "expired",
     "cancelled",

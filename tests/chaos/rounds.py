@@ -145,6 +145,7 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.abandoned),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unmoved),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.undone),
+            sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
         self._counted: set[str] = set()
@@ -264,19 +265,26 @@ class Rounds:
 
 @attrs.frozen
 class NovasLogs:
-    """Of the services that leave things behind by themselves; see :mod:`.logs.novas_own`."""
+    """Of the services that leave things behind by themselves; see :mod:`.logs.novas_own`.
+
+    :ivar sends_again: a server that a nova-compute gave up is sent again: it may not be stuck
+    """
 
     conductors: novas_own.ServiceLogs[novas_own.Abandoned]
     computes: novas_own.ServiceLogs[novas_own.Unmoved]
     builds: novas_own.ServiceLogs[novas_own.Undone]
+    sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
         """Return the line by which Nova itself left what was found; None without one."""
-        left: novas_own.Abandoned | novas_own.Unmoved | None = None
+        left: novas_own.Abandoned | novas_own.Unmoved | novas_own.Undone | None = None
         if _is_build_request(finding):
             left = self.conductors.left().get(finding.subject)
         elif finding.kind == audit.ORPHAN:
             left = self.computes.left().get(finding.subject)
+        elif finding.kind == audit.STUCK and not self.sends_again:
+            # Its first call was lost, with a conductor or RabbitMQ, and so was what it says then.
+            left = self.builds.left().get(finding.subject)
         return None if left is None else left.line
 
 

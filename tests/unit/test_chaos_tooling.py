@@ -647,6 +647,13 @@ class NovasOwnTest(unittest.TestCase):
         ):
             self.assertEqual(set(), self.abandoned(other))
 
+    def test_a_burial_that_lost_its_database_leaves_all_of_its_build_requests(self) -> None:
+        lost = "oslo_db.exception.DBConnectionError: (pymysql.err.OperationalError) (2013, 'x')"
+        text = self.log(_FIRST, _SECOND, why="X").replace("nova.exception.X", lost)
+        self.assertEqual({_FIRST, _SECOND}, self.abandoned(text))
+        elsewhere = text.replace("in _bury_in_cell0", "in _schedule_instances")
+        self.assertEqual(set(), self.abandoned(elsewhere))
+
     def test_servers_of_another_request_are_not_excused(self) -> None:
         other = self.log(_SECOND, why="ValueError: x", request="req-0123abcd")
         self.assertEqual({_THIRD}, self.abandoned(other + self.log(_FIRST, _THIRD)))
@@ -714,6 +721,18 @@ class UndoneTest(unittest.TestCase):
             f"{about} [instance: {_THIRD}] {told.format('resize_prep')}\n",
         ]
         self.assertEqual({_FIRST, _SECOND}, set(novas_own.failed_builds(lines)))
+
+    def test_a_server_that_a_nova_compute_gave_up_is_stuck_unless_it_is_sent_again(self) -> None:
+        stuck = audit.Finding(audit.STUCK, _FIRST, "building, None on None")
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "nova-compute.log"
+            log.write_text("")
+            logs = _logs(computes=[log])
+            self.assertIsNone(logs.proof(stuck))
+            with log.open("a") as file:
+                file.writelines(self.log())
+            self.assertEqual(self.log()[0].strip(), logs.proof(stuck))
+            self.assertIsNone(attrs.evolve(logs, sends_again=True).proof(stuck))
 
     def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:

@@ -119,6 +119,8 @@ def _tell(terminal: rich_console.Console, found: trial.Round) -> None:
         f"{found.seconds:.0f} s",
         markup=False,
     )
+    if found.sent_again:
+        terminal.print(f"given up and sent again: {len(found.sent_again)}", markup=False)
     for kind in ("failed", "failed_builds", "lost", "twice", "out_of_order", "failures"):
         for subject in getattr(found, kind):
             what = kind.replace("_", " ")

@@ -19,6 +19,7 @@ _COLUMNS = (
     "waited",
     "in ERROR",
     "builds failed at a compute",
+    "given up there, and sent again",
     "lost",
     "twice",
     "out of order",
@@ -51,7 +52,7 @@ def row(rounds: Sequence[trial.Round]) -> list[str]:
         sum(each.waiting for each in rounds),
         *(
             sum(len(getattr(each, name)) for each in rounds)
-            for name in ("failed", "failed_builds", "lost", "twice", "out_of_order")
+            for name in ("failed", "failed_builds", "sent_again", "lost", "twice", "out_of_order")
         ),
         max((each.over for each in rounds), default=0),
     ]

@@ -43,9 +43,11 @@ class Round:
     :param waiting: that were still BUILD then, without a fault
     :param failed: that ended in ERROR and were never at a compute
     :param failed_builds: that a nova-compute had begun to build, and failed with; as in stock
-        Nova, where its conductor or database goes away meanwhile. In ERROR, or by the word of
-        nova-compute's log, which could tell nobody else
+        Nova, where its conductor or database goes away meanwhile. In ERROR, or on its host by the
+        word of nova-compute's log, which could tell nobody else. What it gave up before that is
+        sent again, and none of them
     :param lost: that never stood, failed builds apart
+    :param sent_again: that stood in the end, although a nova-compute gave them up
     :param twice: that were built more than once, or held two hosts at a time; a build that a
         nova-compute gave up by its log is none. An attempt whose conductor was killed may leave an
         allocation, which the next one takes away first
@@ -80,6 +82,7 @@ class Round:
     failures: tuple[str, ...] = ()
     call_seconds: tuple[float, ...] = ()
     withdrawn: int = 0
+    sent_again: tuple[str, ...] = ()
 
     @property
     def is_kept(self) -> bool:
@@ -142,7 +145,7 @@ class Trial:
                 self._say("waiting for faults to be over, and for all to have stood")
                 hurt.wait()
                 # Their room is nobody's until their users delete them.
-                for uuid in _gave_up(watch.observed, asked.ids, computes.left()):
+                for uuid in _failed_builds(watch.observed, asked.ids, computes.left()):
                     asked.delete(uuid)
                 everybody = asked.ids
                 watch.wait(
@@ -211,7 +214,7 @@ class Trial:
         )
         in_error = [u for u in asked.ids if seen.of(u).failed is not None]
         # A compute whose conductor is away tells its log alone that it had begun.
-        gave_up = _gave_up(seen, asked.ids, not_built)
+        gave_up = _failed_builds(seen, asked.ids, not_built)
         failed_builds = tuple(
             u for u in asked.ids if u in gave_up or (u in builds and u in in_error)
         )
@@ -228,6 +231,9 @@ class Trial:
             waiting=full[1],
             failed=tuple(u for u in in_error if u not in failed_builds),
             failed_builds=failed_builds,
+            sent_again=tuple(
+                u for u in asked.ids if u in not_built and seen.of(u).active is not None
+            ),
             lost=tuple(
                 u for u in asked.ids if seen.of(u).active is None and u not in failed_builds
             ),
@@ -304,16 +310,29 @@ def _standing(seen: observations.Observations, ids: Sequence[str]) -> int:
     return sum(1 for uuid in ids if seen.of(uuid).active is not None)
 
 
-def _gave_up(
-    seen: observations.Observations, ids: Sequence[str], failed: Collection[str]
+def _failed_builds(
+    seen: observations.Observations, ids: Sequence[str], not_built: Collection[str]
 ) -> list[str]:
-    """Return the servers that never stood, and that a nova-compute's log says it cannot build."""
-    return [uuid for uuid in ids if uuid in failed and seen.of(uuid).active is None]
+    """Return the servers that never stood, and that nobody takes up from a nova-compute.
+
+    In ERROR, or on its host: there it may have a guest.
+
+    :param not_built: what nova-computes gave up by their logs
+    """
+    there = {} if seen.latest is None else seen.latest.servers
+    return [
+        uuid
+        for uuid in ids
+        if uuid in not_built
+        and seen.of(uuid).active is None
+        and (seen.of(uuid).failed is not None or (uuid in there and there[uuid].host))
+    ]
 
 
 def _have_ended(
-    seen: observations.Observations, ids: Sequence[str], failed: Collection[str]
+    seen: observations.Observations, ids: Sequence[str], not_built: Collection[str]
 ) -> bool:
+    failed = _failed_builds(seen, ids, not_built)
     return all(
         (seen.of(uuid).active, seen.of(uuid).failed) != (None, None) or uuid in failed
         for uuid in ids

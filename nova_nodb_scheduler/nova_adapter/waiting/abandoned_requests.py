@@ -15,10 +15,17 @@ gone               without a host, mapped   no          the instance stays, host
                                                         found for it anew
 gone               without a host, else     no          ERROR: its user may have
                                                         deleted it just then
-any                without a host           yes         left to its host for a while,
+any                without a host, given up yes         hosts are found for it anew
+any                without a host, else     yes         left to its host for a while,
                                                         then ERROR: never sent twice
 gone               none                     any         deleted by its user: done
 ================== ======================== =========== =============================
+
+**Given up**: a nova-compute whose conductor dies with its first call in hand ends a build
+before it has begun, and says so to nobody. What it leaves is like nothing else. The task's
+state is gone, so that its message has arrived and lies in no queue any more; there is no
+allocation, which a nova-compute deletes as the last thing it does; and neither has moved for
+a while, as they do where Nova's conductor finds another host for what failed later.
 
 A server that is placed anew has no allocations before that: Nova would take those of the
 former attempt for a move's and add them up.
@@ -53,6 +60,8 @@ LOG = logging.getLogger(__name__)
 #: How long a server that was sent may be without a host: its message may lie in the queue
 #: of a compute that is away for so long.
 SENT_SECONDS = 1800.0
+#: How long what looks like given up must have looked so, clocks of conductors apart.
+_STILL_SECONDS = 10.0
 
 _METHOD = "build_instances"
 
@@ -67,6 +76,8 @@ class Remains(enum.Enum):
     PLACE = "place"
     #: Likewise, and it stands in its cell already.
     SEND = "send"
+    #: Likewise, and it was sent before to a host that gave it up.
+    SEND_AGAIN = "send again"
     #: Nothing.
     DONE = "done"
     #: It was sent, and nobody can tell yet whether it arrived.
@@ -166,22 +177,43 @@ class AbandonedRequests:
                     _delete_request(context, server)
                 return Remains.DONE
             if server in request.sent:
-                if _age_seconds(instance) < SENT_SECONDS:
-                    return Remains.UNDER_WAY
-                error: Exception = NeverArrived(seconds=int(SENT_SECONDS))
-            elif has_request:
+                return self._sent(context, cell, instance, check, request)
+            if has_request:
                 _remove(context, cell, instance, check)
                 continue
-            elif server in request.mapped and is_mapped(context, server):
+            if server in request.mapped and is_mapped(context, server):
                 self._clear_allocations(context, server, check)
                 return Remains.SEND
-            else:
-                error = ConductorDied()
             check(server)
-            fail(context, cell, instance, error)
+            fail(context, cell, instance, ConductorDied())
             self._clear_allocations(context, server, check)
             return Remains.DONE
         return None
+
+    def _sent(
+        self, context: Any, cell: Any, instance: Any, check: Check, request: pending.PendingRequest
+    ) -> Remains:
+        """Settle a server that was sent, and has no host."""
+        has_room = self._has_allocations(context, instance.uuid)
+        if not has_room and _is_given_up(context, cell, instance):
+            return Remains.SEND_AGAIN
+        if _still_seconds(instance) < SENT_SECONDS:
+            return Remains.UNDER_WAY
+        if has_room and request.placed_at and instance.task_state is not None:
+            # Its message was sent for certain, and its compute comes to it, as in Nova.
+            return Remains.DONE
+        # A task without a state was begun by a compute, which ended.
+        check(instance.uuid)
+        # What it holds stays until its user deletes it: should it arrive after all, it has room.
+        fail(context, cell, instance, NeverArrived(seconds=int(SENT_SECONDS)))
+        return Remains.DONE
+
+    def _has_allocations(self, context: Any, server: str) -> bool:
+        try:
+            found = self._report_client().get_allocs_for_consumer(context, server)
+        except Exception as error:
+            raise NotCleared(f"allocations of {server}: {error}") from error
+        return bool(found["allocations"])
 
     def _clear_allocations(self, context: Any, server: str, check: Check) -> None:
         # Nova's own way in one call takes a Placement that does not answer for one that
@@ -273,12 +305,29 @@ def _is_unhosted(instance: Any) -> bool:
     return not instance.host and instance.vm_state == vm_states.BUILDING and not instance.deleted
 
 
-def _age_seconds(instance: Any) -> float:
-    made = instance.created_at
-    if made is None:
+def _still_seconds(instance: Any) -> float:
+    """Return for how long nothing was written to an instance."""
+    written = instance.updated_at or instance.created_at
+    if written is None:
         return 0.0
     now = timeutils.utcnow().replace(tzinfo=datetime.UTC)
-    return float((now - made).total_seconds())
+    return float((now - written).total_seconds())
+
+
+def _is_given_up(context: Any, cell: Any, instance: Any) -> bool:
+    """Tell whether a compute gave up a server; behind the look that found no allocation.
+
+    :param instance: as it was read before that look
+    """
+    if instance.task_state is not None or _still_seconds(instance) < _STILL_SECONDS:
+        return False
+    with nova_context.target_cell(context, cell) as targeted:
+        try:
+            now = objects.Instance.get_by_uuid(targeted, instance.uuid, expected_attrs=[])
+        except nova_exception.InstanceNotFound:
+            return False
+    is_still = now.task_state is None and now.updated_at == instance.updated_at
+    return is_still and _is_unhosted(now)
 
 
 def _remove(context: Any, cell: Any, instance: Any, check: Check) -> None:

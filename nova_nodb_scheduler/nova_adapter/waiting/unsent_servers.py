@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends servers on that a conductor wrote to their cells, and died before it sent them.
 
+And those that were sent, and whose nova-compute gave them up before it had begun.
+
 Nova's own way with an instance that exists, ``build_instances``, will not do: where nothing
 was tried yet it takes a build request that is gone for a user's deletion, and a request that
 has come to it through its legacy form has lost what ports ask for. So this is the second half
@@ -21,6 +23,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests, request_payload
@@ -74,9 +77,15 @@ def send_on(
     with nova_context.target_cell(context, cell) as targeted:
         instance._context = targeted
         instance.availability_zone = hosts[0].availability_zone
+        # Of one that was given up it is gone, and the next look must not take it for that.
+        instance.task_state = task_states.SCHEDULING
         try:
-            instance.save()
-        except (nova_exception.InstanceNotFound, nova_exception.InstanceInfoCacheNotFound):
+            instance.save(expected_task_state=(task_states.SCHEDULING, None))
+        except (
+            nova_exception.InstanceNotFound,
+            nova_exception.InstanceInfoCacheNotFound,
+            nova_exception.UnexpectedDeletingTaskStateError,
+        ):
             LOG.info("Server %(server)s was deleted by its user", {"server": server})
             check(server)
             tasks.report_client.delete_allocation_for_instance(context, server, force=True)

@@ -16,7 +16,8 @@ make an instance, map it, put all into   none; it stops if it was overtaken
 ERROR
 delete a build request                   ``mapped``
 send a server to its host                ``sent``
-return                                   ``finish``
+return                                   ``place`` where servers were sent, ``finish``
+                                         where none was
 ======================================== ============================================
 
 Whoever is overtaken stops where it is, by an exception that Nova's handlers do not catch.
@@ -76,6 +77,8 @@ _ENDINGS = {
 _RETRY_SECONDS = 0.5
 #: How long a back end that did not answer is not asked to keep requests.
 _AWAY_SECONDS = 5.0
+#: How long behind its deadline a server is sent again that computes give up.
+_MOST_TRYING_SECONDS = 1800
 #: Characters of a reason that a record keeps.
 _MOST_REASON = 500
 
@@ -93,7 +96,8 @@ class Attempt:
     :ivar kept: servers that another one wrote to their cells, and that are sent on from there
     :ivar is_cleaned: Nova has put all servers into ERROR itself
     :ivar is_kept: False once it goes on without a record
-    :ivar under_way: seconds to look again after, for servers that were sent formerly
+    :ivar has_sent: servers were sent, now or formerly, and may not be on their hosts yet
+    :ivar is_doubtful: of some it is not certain that they were
     :ivar outcome: what is told of it when it has ended
     """
 
@@ -103,7 +107,8 @@ class Attempt:
     kept: tuple[str, ...] = ()
     is_cleaned: bool = False
     is_kept: bool = True
-    under_way: float = 0.0
+    has_sent: bool = False
+    is_doubtful: bool = False
     outcome: waiting_events.EventKind | None = None
 
     @property
@@ -145,6 +150,8 @@ class WaitingConductor:
     """The requests of one conductor that may wait; any thread.
 
     :param settings: who may wait
+    :param look_seconds: how long behind its sending a server is looked for on its host:
+        longer than a nova-compute takes to give a build up
     :param events: told what becomes of requests
     :param pause: sleeps for some seconds
     """
@@ -156,6 +163,7 @@ class WaitingConductor:
         settings: wait_policy.WaitSettings,
         abandoned: abandoned_requests.AbandonedRequests,
         *,
+        look_seconds: float,
         events: waiting_events.EventSink | None = None,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -165,6 +173,7 @@ class WaitingConductor:
         self._in_hand = in_hand
         self._settings = settings
         self._abandoned = abandoned
+        self._look_seconds = look_seconds
         self._events = events
         self._pause = pause
         self._clock = clock
@@ -283,12 +292,30 @@ class WaitingConductor:
     def _end(self, attempt: Attempt) -> None:
         if not attempt.is_kept:
             return
-        if attempt.under_way:
-            with contextlib.suppress(errors.NodbError):
-                self._ledger.rest(attempt.holding, attempt.under_way)
-            return
-        if self._in_hand.finish(attempt.holding) and attempt.outcome is not None:
+        if attempt.has_sent:
+            has_ended = self._let_go(attempt)
+        else:
+            has_ended = self._in_hand.finish(attempt.holding)
+        if has_ended and attempt.outcome is not None:
             self._tell(attempt.outcome, attempt.request)
+
+    def _let_go(self, attempt: Attempt) -> bool:
+        """Leave servers that were sent to their hosts, to be looked for later.
+
+        :returns: whether the request stands as placed, and by this
+        """
+        # No thread is to renew what nobody has.
+        self._in_hand.remove(attempt.holding)
+        let_go = self._ledger.rest if attempt.is_doubtful else self._ledger.place
+        try:
+            step = let_go(attempt.holding, self._look_seconds)
+        except errors.NodbError as error:
+            LOG.warning(
+                "Request %(key)s is looked at when its lease ends: %(error)s",
+                {"key": attempt.request.key, "error": error},
+            )
+            return False
+        return isinstance(step, pending.PendingRequest) and not attempt.is_doubtful
 
     def _tell(self, kind: waiting_events.EventKind, request: pending.PendingRequest) -> None:
         if self._events is not None:
@@ -453,7 +480,7 @@ class WaitingConductor:
         step = self._insist(attempt, say)
         if step is not None:
             self._stop_if_superseded(step)
-            attempt.outcome = waiting_events.EventKind.PLACED
+            attempt.has_sent, attempt.outcome = True, waiting_events.EventKind.PLACED
 
     def cleaned(self) -> None:
         """Nova has put all servers of the request in hand into ERROR."""
@@ -578,9 +605,16 @@ class WaitingConductor:
             # Not parked: who finds a request parked takes it that nothing is left of it.
             self._leave(attempt, f"what a former attempt left is not cleared: {error}")
         if abandoned_requests.Remains.UNDER_WAY in remains.values():
-            attempt.under_way = abandoned_requests.SENT_SECONDS
+            attempt.has_sent = True
+            attempt.is_doubtful = not request.placed_at
+        given_up = _with(remains, abandoned_requests.Remains.SEND_AGAIN)
+        for server in given_up:
+            request = self._give_up(attempt, server)
+        if given_up and self._ledger.now_seconds() >= request.deadline_at + _MOST_TRYING_SECONDS:
+            self._fail(given_up, abandoned_requests.NeverArrived(seconds=_MOST_TRYING_SECONDS))
+            given_up = ()
         build_requests = _build_requests(admin, _with(remains, abandoned_requests.Remains.PLACE))
-        attempt.kept = _with(remains, abandoned_requests.Remains.SEND)
+        attempt.kept = (*_with(remains, abandoned_requests.Remains.SEND), *given_up)
         if not build_requests and not attempt.kept:
             return
         restored = self._restore(request)
@@ -601,12 +635,30 @@ class WaitingConductor:
             return
         else:
             fault = _fault(request, now)
-        self._fail_kept(attempt, fault)
+        self._fail(attempt.kept, fault)
         if build_requests:
             ways.bury(context, build_requests, _prepared(arguments, build_requests), fault)
         if not is_placed:
             attempt.outcome = _ENDINGS[request.grant.purpose]
             self.counts[attempt.outcome.value] += 1
+
+    def _give_up(self, attempt: Attempt, server: str) -> pending.PendingRequest:
+        """Say that a server is to be sent again, whose host gave it up.
+
+        :raises LeftAlone: it is somebody else's, or nobody can tell
+        """
+        step = self._insist(attempt, lambda: self._ledger.give_up(attempt.holding, server))
+        assert step is not None
+        self._stop_if_superseded(step)
+        assert isinstance(step, pending.PendingRequest)
+        self.counts["given_up"] += 1
+        LOG.warning(
+            "Server %(server)s was given up by the nova-compute that it was sent to, before "
+            "anything of it was built: it is sent again",
+            {"server": server},
+        )
+        attempt.request = step
+        return step
 
     def _place(
         self,
@@ -619,17 +671,17 @@ class WaitingConductor:
         for server in attempt.kept:
             self.counts["sent_on"] += 1
             LOG.info(
-                "Server %(server)s stands in its cell, and was not sent: it is sent on",
+                "Server %(server)s stands in its cell, and is sent from there",
                 {"server": server},
             )
             ways.send_on(context, server, _alone(arguments.of_servers([server])))
         if build_requests:
             ways.build(context, build_requests, _prepared(arguments, build_requests))
 
-    def _fail_kept(self, attempt: Attempt, fault: Exception) -> None:
+    def _fail(self, servers: Sequence[str], fault: Exception) -> None:
         """Put servers that stand in their cells, and are not to be sent on, into ERROR."""
         context = nova_context.get_admin_context()
-        for server in attempt.kept:
+        for server in servers:
             found = abandoned_requests.instance_of(context, server)
             if found is not None:
                 self.still_holds(server)
@@ -663,7 +715,7 @@ class WaitingConductor:
         self.counts["undecodable"] += 1
         context = nova_context.get_admin_context()
         fault = _fault(attrs.evolve(request, reason=str(error)), now_seconds)
-        self._fail_kept(attempt, fault)
+        self._fail(attempt.kept, fault)
         for each in build_requests:
             arguments = request_payload.BuildArguments(
                 [abandoned_requests.request_spec_of(context, each.instance)],

@@ -43,7 +43,9 @@ def is_parked(request: pending.PendingRequest) -> bool:
     """Say whether a request counts as one that waits: it was put to wait, and has no host yet."""
     if request.state is pending.PendingState.WAITING:
         return True
-    return request.parked_at > 0 and request.state is not pending.PendingState.BUILDING
+    if request.placed_at or request.state is pending.PendingState.BUILDING:
+        return False
+    return request.parked_at > 0
 
 
 class _Sum:

@@ -52,6 +52,7 @@ class DueReason(enum.Enum):
 
     DEADLINE = "its deadline has passed"
     LEASE_ENDED = "who had it in hand is silent"
+    PLACED = "its servers were sent a while ago, and are looked for on their hosts"
 
 
 @attrs.frozen
@@ -161,7 +162,8 @@ class RequestBook:
         if entry is None:
             return
         self.grant(entry, {}, until, now)
-        if purpose is not pending.Purpose.PLACE:
+        # What is placed is looked for, and takes no more than it has.
+        if purpose is not pending.Purpose.PLACE or entry.request.placed_at:
             self._uncharge(entry, now)
 
     def next_due_at(self) -> float | None:
@@ -201,11 +203,13 @@ class RequestBook:
         elif entry.stage is _Stage.IN_FLIGHT:
             self._uncharge(entry, now)
             self._set_due(entry, now + self._settings.lease_seconds)
+            if request.placed_at:
+                return Due(request, entry.attempt + 1, DueReason.PLACED, pending.Purpose.PLACE)
             if purpose is pending.Purpose.PLACE and request.deadline_at <= now:
                 purpose = pending.Purpose.EXPIRE
             return Due(request, entry.attempt + 1, DueReason.LEASE_ENDED, purpose)
         self._uncharge(entry, now)
-        if request.deadline_at > now:
+        if request.deadline_at > now or request.placed_at:
             self._file_by_record(entry, now)
             return None
         self.index.file(entry, _Stage.OVERDUE, now)

@@ -12,6 +12,9 @@ step            from, to                  by
 ``begin``       scheduling, ``building``  who has it in hand
 ``mapped``      building                  who has it in hand
 ``sent``        building                  who has it in hand
+``place``       building                  who has it in hand, and lets go of it
+``arrive``      building, nothing         any scheduler that sees its servers on hosts
+``give_up``     scheduling                who has it in hand
 ``finish``      any, nothing              who has it in hand
 ``end_waiting`` waiting, nothing          anybody, for one of whom no server is left
 =============== ========================= ==========================================
@@ -32,7 +35,7 @@ the record came, and somebody else has ended it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -223,6 +226,21 @@ class PendingLedger:
 
         return self._step(holding.key, change)
 
+    def place(self, holding: pending_rules.Holding, seconds: float) -> pending_rules.Step:
+        """Say that all servers which are left were sent, and let go of the request.
+
+        :param seconds: it is looked at again behind them
+        """
+        now_seconds = self.now_seconds()
+        return self._step(
+            holding.key,
+            lambda now: pending_rules.placed(now, holding, now_seconds, now_seconds + seconds),
+        )
+
+    def give_up(self, holding: pending_rules.Holding, server: str) -> pending_rules.Step:
+        """Say that the host which a server was sent to has given it up: it may be sent again."""
+        return self._step(holding.key, lambda now: pending_rules.given_up(now, holding, server))
+
     def rest(self, holding: pending_rules.Holding, seconds: float) -> pending_rules.Step:
         """Let a request lie in nobody's hand for a while, then be looked at anew."""
         until = self.now_seconds() + seconds
@@ -267,6 +285,41 @@ class PendingLedger:
         return lost
 
     # -- a scheduler's ----------------------------------------------------------------------
+
+    def arrive(self, keys: Collection[str]) -> None:
+        """End requests whose servers were all seen on hosts; those that are placed.
+
+        Four calls for all of them. Whose record changes meanwhile is left; one that is broken
+        off says that nothing is left of it, and whoever comes to have it ends it.
+
+        :raises BackendUnavailable: some are left
+        """
+        ended: dict[str, int] = {}
+        writes = []
+        for name, record in self._synchronizer.read([record_key(key) for key in keys]).items():
+            try:
+                state = _state(record)
+                step = pending_rules.arrived(_request(name.key, state))
+            except errors.UndecodableRecord:
+                continue
+            if isinstance(step, pending.PendingRequest):
+                text = codec.encode(_merged(state, step), _PENDING.schema, record=str(name))
+                writes.append(records.Write(name, record.revision, text))
+        for write, result in zip(writes, self._write(writes), strict=True):
+            if result.won and result.record is not None:
+                ended[write.key.key] = result.record.revision
+        payloads = self._synchronizer.read([payload_key(key) for key in ended])
+        self._write(
+            [
+                records.Write(name, record.revision, deleted=True)
+                for name, record in payloads.items()
+                if not record.deleted
+            ]
+        )
+        self._write([records.Write(record_key(key), at, deleted=True) for key, at in ended.items()])
+
+    def _write(self, writes: list[records.Write]) -> Sequence[records.WriteResult]:
+        return self._synchronizer.write(writes) if writes else ()
 
     def grant(
         self,
@@ -451,6 +504,8 @@ def _merged(state: Mapping[str, Any] | None, request: pending.PendingRequest) ->
         merged.pop("hold", None)
     if not request.mapped:
         merged.pop("mapped", None)
+    if not request.placed_at:
+        merged.pop("placed_at", None)
     return merged
 
 

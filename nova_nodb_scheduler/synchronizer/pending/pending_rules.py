@@ -193,13 +193,54 @@ def sent(
     return attrs.evolve(standing, sent=(*standing.sent, server))
 
 
+def placed(
+    standing: pending.PendingRequest | None,
+    holding: Holding,
+    now_seconds: float,
+    until_seconds: float,
+) -> Step:
+    """Its holder has sent all that is left of it, and lets go of it.
+
+    :param until_seconds: when it is looked at again
+    """
+    if standing is None or not holding.is_of(standing):
+        return Superseded(standing)
+    if standing.state not in (_SCHEDULING, _BUILDING):
+        return Superseded(standing)
+    return attrs.evolve(
+        standing,
+        state=_BUILDING,
+        servers=standing.sent,
+        placed_at=standing.placed_at or now_seconds,
+        grant=attrs.evolve(standing.grant, until_seconds=until_seconds),
+    )
+
+
+def arrived(standing: pending.PendingRequest | None) -> Step:
+    """All its servers were seen on hosts: nothing is left of it."""
+    if standing is None or not pending.is_let_go(standing):
+        return Superseded(standing)
+    return attrs.evolve(standing, servers=(), sent=(), mapped=())
+
+
+def given_up(standing: pending.PendingRequest | None, holding: Holding, server: str) -> Step:
+    """Its holder found that a server which was sent was given up: it is to be sent again."""
+    if standing is None or not holding.is_of(standing) or standing.state is not _SCHEDULING:
+        return Superseded(standing)
+    if server not in standing.servers:
+        return Superseded(standing)
+    mapped = standing.mapped if server in standing.mapped else (*standing.mapped, server)
+    sent = tuple(each for each in standing.sent if each != server)
+    return attrs.evolve(standing, sent=sent, mapped=mapped, placed_at=0.0)
+
+
 def renewed(
     standing: pending.PendingRequest | None, holding: Holding, until_seconds: float
 ) -> Step:
     """Its holder lives: a lease lasts longer, and one that ended begins again if nobody came."""
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
-    if standing.state not in (_SCHEDULING, _BUILDING):
+    if standing.state not in (_SCHEDULING, _BUILDING) or pending.is_let_go(standing):
         return Superseded(standing)
     if until_seconds <= standing.grant.until_seconds:
         return standing

@@ -34,6 +34,8 @@ class RequestStep(enum.Enum):
     PARKED = "parked"
     #: Its servers are written to their cells, and sent.
     BUILDING = "building"
+    #: All its servers are sent.
+    PLACED = "placed"
     #: Its record is gone.
     GONE = "gone"
     #: Anything else.
@@ -149,6 +151,8 @@ def _asked_for(request: pending.PendingRequest) -> Iterator[str]:
 
 def _step(request: pending.PendingRequest, before: pending.PendingRequest | None) -> RequestStep:
     was = None if before is None else before.state
+    if request.placed_at and (before is None or not before.placed_at):
+        return RequestStep.PLACED
     if request.state is was:
         return RequestStep.CHANGED
     if request.state is pending.PendingState.WAITING:

@@ -109,6 +109,16 @@ class Upkeep(Protocol):
         """Do what is due; may block for the back end."""
 
 
+class Arrivals(Protocol):
+    """Ends requests whose servers are seen on hosts."""
+
+    def placed(self, key: str) -> None:
+        """Look for the servers of a request from now on."""
+
+    def run(self, now: float) -> None:
+        """End those that are to be ended; may block for the back end."""
+
+
 class Holds(Protocol):
     """Has the engine heed what is held."""
 
@@ -129,6 +139,7 @@ class WorkerParts:
     :param holds: taken over in each round; none stands while rounds are not made
     :param proved_upkeep: run in order, in each round in which hosts are proved, behind all else
     :param usages: run in these rounds, too, before anybody is woken
+    :param arrivals: told of requests that are placed, and run in each round
     :param granted: told of requests that this worker granted to be placed
     :param observed: told of what became of requests that are this worker's
     :param clock: seconds by the back end's clock
@@ -148,6 +159,7 @@ class WorkerParts:
     holds: Holds
     proved_upkeep: Sequence[Upkeep] = ()
     usages: Sequence[UsageCounter] = ()
+    arrivals: Arrivals | None = None
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -264,6 +276,8 @@ class QueueWorker:
         for transition in parts.followed.follow(now):
             self._note(transition, now)
         parts.holds.run(now)
+        if parts.arrivals is not None:
+            parts.arrivals.run(now)
         self._grant_due(now)
         self._wake_whom_it_helps(now)
         parts.meter.round_took(parts.monotonic() - began)
@@ -373,6 +387,8 @@ class QueueWorker:
                 transition = attrs.evolve(transition, request=granted)
         if request.state is not pending.PendingState.WAITING:
             self._left.pop(request.key, None)
+        if request.placed_at and parts.arrivals is not None:
+            parts.arrivals.placed(request.key)
         if _has_hosts(transition):
             self._showing.append(request.key)
             self._untold.pop(request.queue, None)
@@ -383,7 +399,7 @@ class QueueWorker:
         kind = _kind(transition)
         if kind is not None:
             self._tell(parts.observed, kind, request, now)
-        if transition.step is followed_requests.RequestStep.GONE and request.parked_at:
+        if _has_left(transition) and request.parked_at:
             waited_seconds = now - request.asked_at
             parts.meter.left(request.priority_class, _ending(request), waited_seconds)
 
@@ -566,15 +582,25 @@ def _has_hosts(transition: followed_requests.Transition) -> bool:
     One may be built and gone between two looks. One that failed, or whose user deleted it,
     while a conductor had it in hand looks the same, and counts as one for a while.
     """
-    request = transition.request
+    request, before = transition.request, transition.before
+    if transition.step is followed_requests.RequestStep.PLACED:
+        return before is None or before.state is not pending.PendingState.BUILDING
     if transition.step is not followed_requests.RequestStep.GONE:
-        return transition.step is followed_requests.RequestStep.BUILDING
+        return transition.step is followed_requests.RequestStep.BUILDING and not request.placed_at
     in_hand = (pending.PendingState.GRANTED, pending.PendingState.SCHEDULING)
-    return request.state in in_hand and request.grant.purpose is pending.Purpose.PLACE
+    is_new = request.state in in_hand and not request.placed_at
+    return is_new and request.grant.purpose is pending.Purpose.PLACE
+
+
+def _has_left(transition: followed_requests.Transition) -> bool:
+    """Say whether a request waits no more since it was looked at last."""
+    if transition.step is followed_requests.RequestStep.GONE:
+        return not transition.request.placed_at
+    return transition.step is followed_requests.RequestStep.PLACED
 
 
 def _ending(request: pending.PendingRequest) -> str:
-    """Return how a request left the queue that is gone; as it stood last."""
+    """Return how a request left the queue; as it stands, or stood last."""
     if request.grant.purpose is pending.Purpose.EXPIRE:
         return "expired"
     if request.grant.purpose is pending.Purpose.CANCEL:
@@ -588,7 +614,7 @@ def _kind(transition: followed_requests.Transition) -> waiting_events.EventKind 
     if transition.step is followed_requests.RequestStep.PARKED:
         first = before is None or not before.parked_at
         return waiting_events.EventKind.PARKED if first else None
-    if transition.step is not followed_requests.RequestStep.GONE:
+    if not _has_left(transition):
         return None
     if request.grant.purpose is pending.Purpose.EXPIRE:
         return waiting_events.EventKind.EXPIRED

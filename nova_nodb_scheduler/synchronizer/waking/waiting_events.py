@@ -10,8 +10,10 @@ kind       told by                    behind
 ========== ========================== ===========================================
 parked     the conductor              scheduling -> waiting
 dispatched the scheduler              waiting -> granted, to find hosts
-placed     the conductor              the record is gone: its servers were sent
-expired    the conductor              likewise: they ended in ERROR, too late
+placed     the conductor              its servers were sent; again if a host gave
+                                      one up, and it was sent again
+expired    the conductor              the record is gone: they ended in ERROR, too
+                                      late
 cancelled  the conductor              likewise, by an operator's word
 ========== ========================== ===========================================
 """

@@ -6,7 +6,8 @@ all of them in cell0 and then destroys their build requests, one after the other
 deletes one of the servers just then takes both from it, the build request and the server in
 cell0: ``_bury_in_cell0`` ends at that one with ``ObjectActionError: host changed``, or with
 ``InstanceNotFound`` if it was gone a moment before, and the build requests behind it stay for
-good.
+good. So do those of all its servers where it ends there with ``DBConnectionError``, for MariaDB
+was killed: a client who deletes them then deletes what stands in cell0, and no more.
 
 Allocations of moves. A client deletes a server that is on its way to another host. The source's
 nova-compute cannot go on with the move and gives the server its allocation back, which the
@@ -43,7 +44,8 @@ _REQUEST = re.compile(r"\[(?:[^\s\]]+ )?(?P<request>req-[0-9a-f-]+)")
 _BURIED = re.compile(r"\[instance: (?P<server>[0-9a-f-]{36})\] Setting instance to ERROR state")
 _DIED = re.compile(
     r"Exception during message handling: .*(ObjectActionError: .*destroy failed .*: host changed"
-    r"|InstanceNotFound: Instance (?P<server>[0-9a-f-]{36}) could not be found)"
+    r"|InstanceNotFound: Instance (?P<server>[0-9a-f-]{36}) could not be found"
+    r"|(?P<database>oslo_db\.exception\.DBConnectionError))"
 )
 _FRAME = re.compile(r"/nova/conductor/manager\.py\", line \d+, in _bury_in_cell0")
 _CALL = "    inst.destroy()"
@@ -77,7 +79,7 @@ class Abandoned:
     """A build request that its conductor never came to.
 
     :param line: of the log, with which it ended before
-    :param deleted: the server whose deletion it ended at
+    :param deleted: the server whose deletion it ended at; empty where it ended otherwise
     """
 
     server: str
@@ -93,6 +95,7 @@ class _Burial:
     :ivar missing: the server that it did not find then, if that is what it says
     :ivar is_burial: whether it died as it destroyed a server whose build request was gone
     :ivar deleted: that server
+    :ivar lost_database: whether it died in a burial, of its database
     """
 
     buried: list[str] = attrs.field(factory=list)
@@ -100,9 +103,14 @@ class _Burial:
     missing: str | None = None
     is_burial: bool = False
     deleted: str = ""
+    lost_database: bool = False
 
     def abandoned(self) -> Iterator[Abandoned]:
         """Yield what it did not come to, if all of it is told."""
+        if self.lost_database:
+            # Whose build request is there still was not come to, in whatever order.
+            yield from (Abandoned(server, "", self.ended) for server in self.buried)
+            return
         if not (self.ended and self.is_burial and self.deleted in self.buried):
             return
         if self.missing not in (None, self.deleted):
@@ -116,11 +124,12 @@ def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
     """Return what a conductor's log proves to be abandoned, by server."""
     burials: dict[str, _Burial] = collections.defaultdict(_Burial)
     dying: _Burial | None = None
-    before = ""
+    before, of_database = "", False
     for line in lines:
         if dying is not None and _OF_A_TRACEBACK.match(line):
             is_call = line.rstrip().endswith(_CALL)
             dying.is_burial |= is_call and _FRAME.search(before) is not None
+            dying.lost_database |= of_database and _FRAME.search(line) is not None
             before = line
             deleted = _DELETED.search(line)
             if deleted:
@@ -136,7 +145,7 @@ def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
             of_request.buried.append(buried["server"])
         died = _DIED.search(line)
         if died:
-            dying = of_request
+            dying, of_database = of_request, died["database"] is not None
             of_request.ended, of_request.missing = line.strip(), died["server"]
     return {each.server: each for burial in burials.values() for each in burial.abandoned()}
 

@@ -25,9 +25,10 @@ from nova_nodb_scheduler.nova_adapter.waiting.waking import (
 from nova_nodb_scheduler.observe import queue_metrics
 from nova_nodb_scheduler.scheduling.frame import host_places
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.scheduling.waiting import queue_settings, wait_queues
+from nova_nodb_scheduler.scheduling.waiting import backlog, queue_settings, wait_queues
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.waking import (
+    arrivals,
     followed_requests,
     hold_upkeep,
     newcomer_gate,
@@ -148,6 +149,9 @@ class QueueRuntime:
                     ),
                 ),
                 usages=(usage,),
+                arrivals=arrivals.ArrivedRequests(
+                    self.followed, decisions.parts.places, self.ledger, self.owners.is_own
+                ),
             )
         )
         self.reconciler = queue_reconciler.QueueReconciler(
@@ -233,9 +237,9 @@ class QueueRuntime:
         unreadable = _quarantined(self._runtime)
         with self.followed.lock:
             queues = self.followed.queues
-            backlog = queues.backlog
-            by_class, by_project = backlog.by_class(), backlog.by_project()
-            by_flavor, total = backlog.by_flavor(), backlog.total()
+            waiting = queues.backlog
+            by_class, by_project = waiting.by_class(), waiting.by_project()
+            by_flavor, total = waiting.by_flavor(), waiting.total()
             held_hosts = len(queues.held_hosts(now))
             unreadable += len(self.followed.unreadable)
         # A class that nobody waits of has a series, too: it falls to 0, and does not end.
@@ -256,7 +260,7 @@ class QueueRuntime:
         runtime = self._runtime
         oldest: dict[str, float] = {}
         for each in runtime.store.snapshot().namespace(_PENDING).digests():
-            if isinstance(each, pending.PendingRequest) and each.parked_at:
+            if isinstance(each, pending.PendingRequest) and backlog.is_parked(each):
                 age = max(0.0, now - each.asked_at)
                 oldest[each.priority_class] = max(age, oldest.get(each.priority_class, 0.0))
         return oldest

@@ -200,7 +200,20 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         return self.in_state(server, pending.PendingState.WAITING)
 
     def ended(self, server):
-        """Wait until no record of a server is left, and no payload, which goes behind its word."""
+        """Wait until no record of a server is left, and no payload, which goes behind its word.
+
+        Where it was placed, it is seen on its host as by a scheduler.
+        """
+        patience.wait_until(
+            lambda: (request := self.record(server)) is None or pending.is_let_go(request),
+            PATIENCE_SECONDS,
+            lambda: f"{server} is in somebody's hand: {self.record(server)}",
+        )
+        request = self.record(server)
+        if request is not None:
+            for each in request.servers:
+                self.comes_to_host(each)
+            self.ledger.arrive([request.key])
         patience.wait_until(
             lambda: self.record(server) is None,
             PATIENCE_SECONDS,
@@ -210,6 +223,13 @@ class WaitingCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
             lambda: self.ledger.read_payload(server) is None,
             PATIENCE_SECONDS,
             lambda: f"the payload of {server} stays",
+        )
+
+    def comes_to_host(self, server):
+        patience.wait_until(
+            lambda: any(each.host for _, each in self.instances(server)),
+            PATIENCE_SECONDS,
+            lambda: f"{server} has no host: {self.instances(server)}",
         )
 
     class Nothing:

@@ -91,6 +91,15 @@ class World:
         self.marked = set()
         #: Records that were there once and are gone.
         self.ended = set()
+        #: Messages that computes have not come to; where servers stand; and how often a compute
+        #: gave one up before it began. What has no record is not looked for by anybody.
+        self.under_way = []
+        self.hosted = set()
+        self.given_up = {}
+        self.lying_about = set()
+        self.unkept = set()
+        #: Half an hour has passed: what has not arrived by now ends in ERROR.
+        self.is_late = False
 
     def count(self, what):
         self.seen[what] = self.seen.get(what, 0) + 1
@@ -107,13 +116,17 @@ class World:
             self.ended.add(key)
             return
         self.marked.update(after.sent)
+        if before is not None and before.servers and not after.servers:
+            arrived = before.placed_at and set(before.servers) <= self.hosted
+            assert arrived or not before.sent, (before, after)
+            return
         if before is None:
             assert after.grant.attempt == 1, after
             if key in self.ended:
                 self.count("records that came back")
             return
         old, new = before.grant, after.grant
-        assert set(before.sent) <= set(after.sent), (before, after)
+        assert set(before.sent) - set(after.sent) <= self.lying_about, (before, after)
         assert set(after.servers) <= set(before.servers), (before, after)
         if new.attempt != old.attempt:
             assert new.attempt == old.attempt + 1, (before, after)
@@ -130,8 +143,10 @@ class World:
             State.GRANTED: {State.GRANTED},
         }
         assert after.state in moves[before.state], (before, after)
-        if after.sent != before.sent:
+        if set(after.sent) - set(before.sent):
             assert before.state is State.BUILDING, before
+        if after.placed_at:
+            assert not after.unsent, after
 
     # -- conductors ------------------------------------------------------------------------
 
@@ -150,6 +165,7 @@ class World:
         except errors.BackendUnavailable:
             # It goes on as in Nova, which the ledger knows nothing of.
             self.count("not kept")
+            self.unkept.update(request.servers)
             for server in request.servers:
                 self.cast(server)
             return
@@ -178,10 +194,24 @@ class World:
         holding = pending_rules.holding_of(taken)
         payload = yield from self.insist(lambda: ledger.read_payload(key))
         yield
+        lost = [each for each in taken.sent if each in self.lying_about]
         if payload is None or taken.grant.purpose is not pending.Purpose.PLACE:
+            assert payload is not None or not lost, taken
             self.count("without a payload" if payload is None else "expired")
             self.failed.update(each for each in taken.unsent if not self.casts[each])
+            self.failed.update(lost)
             yield from self.insist(lambda: ledger.finish(holding))
+            return
+        for server in lost:
+            self.count("given up")
+            step = yield from self.insist(lambda each=server: ledger.give_up(holding, each))
+            if isinstance(step, pending_rules.Superseded):
+                self.count("overtaken before it sent again")
+                return
+            taken = step
+            yield
+        if not taken.unsent:
+            yield from self.end(ledger, holding, taken)
             return
         if taken.grant.after is not State.WAITING:
             self.count(f"taken over in {taken.grant.after.value}")
@@ -211,8 +241,19 @@ class World:
             yield
             self.cast(server)
         yield
-        yield from self.insist(lambda: ledger.finish(holding))
-        self.count("finished")
+        yield from self.end(ledger, holding, request)
+
+    def end(self, ledger, holding, request):
+        """Let go of what was sent and is not seen on its host; end anything else."""
+        sent = [each for each in request.servers if self.casts[each] or each in request.sent]
+        never_sent = {each for each in sent if self.is_late and not self.casts[each]}
+        self.failed |= never_sent
+        if self.hosted.union(never_sent).issuperset(sent):
+            yield from self.insist(lambda: ledger.finish(holding))
+            self.count("finished")
+            return
+        yield from self.insist(lambda: ledger.place(holding, LEASE))
+        self.count("let go")
 
     def insist(self, call):
         """Make a call until the back end answers, others coming between."""
@@ -234,7 +275,22 @@ class World:
 
     def cast(self, server):
         self.casts[server] += 1
-        assert self.casts[server] == 1, f"{server} was sent twice"
+        given_up = self.given_up.get(server, 0)
+        assert self.casts[server] <= 1 + given_up, f"{server} was sent twice"
+        self.lying_about.discard(server)
+        self.under_way.append(server)
+
+    def arrive_at_compute(self, which, *, gives_up):
+        """Let a compute come to a message."""
+        if not self.under_way:
+            return
+        server = self.under_way.pop(which % len(self.under_way))
+        if gives_up and server not in self.unkept:
+            self.given_up[server] = self.given_up.get(server, 0) + 1
+            self.lying_about.add(server)
+        else:
+            assert server not in self.hosted, f"{server} was built twice"
+            self.hosted.add(server)
 
     def advance(self, hand):
         """Let a conductor take its next step; True where it has none left."""
@@ -271,6 +327,17 @@ class World:
         else:
             self.count("lost to another scheduler")
 
+    def see(self, number, key):
+        """Let a scheduler see servers on their hosts."""
+        ledger = self.ledgers[number]
+        try:
+            seen = ledger.read(key)
+            if seen is not None and set(seen.servers) <= self.hosted:
+                ledger.arrive([key])
+                self.count("seen on hosts")
+        except errors.BackendUnavailable:
+            self.count("away")
+
     # -- users -------------------------------------------------------------------------------
 
     def delete(self, number, server):
@@ -292,7 +359,7 @@ class World:
             while client.faults.take("write") or client.faults.take("read"):
                 pass
         self.hub.deliver_late()
-        self.has_room = True
+        self.has_room = self.is_late = True
         sleeping, self.hands = self.hands, []
         self.recover()
         for hand in sleeping:
@@ -302,6 +369,8 @@ class World:
 
     def recover(self):
         for _ in range(3):
+            while self.under_way:
+                self.arrive_at_compute(0, gives_up=False)
             self.now += LEASE
             self.messages.clear()
             for key in self.requests:
@@ -319,5 +388,6 @@ class World:
                 continue
             assert self.ledgers[4].read_payload(key) is None, key
             for server in request.servers:
+                assert server not in self.lying_about - self.failed, f"{server} lies about"
                 ends = self.casts[server] or server in self.deleted | self.failed
                 assert ends or server in self.marked, f"{server} was lost"

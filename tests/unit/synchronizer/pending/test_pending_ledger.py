@@ -107,6 +107,87 @@ class StepsTest(LedgerCase):
         self.assertEqual({former}, set(self.ledger.renew([former])))
         self.assertEqual("secret", self.ledger.read_payload("a"))
 
+    def let_go(self):
+        holding = self.building()
+        for server in ("a", "b"):
+            self.ledger.sent(holding, server)
+        self.ledger.place(holding, 100.0)
+        return holding
+
+    def looked_for(self):
+        self.let_go()
+        self.now += 100
+        self.ledger.grant("a", 1, "scheduler")
+        return pending_rules.holding_of(self.ledger.take("a", 2, "two"))
+
+    def test_what_is_placed_is_in_nobodys_hand_until_it_is_looked_for(self):
+        holding = self.let_go()
+        self.now += 99
+        self.assert_superseded(self.ledger.grant("a", 1, "scheduler"))
+        self.assertEqual({holding}, set(self.ledger.renew([holding])))
+        self.assertEqual(1100.0, self.ledger.read("a").grant.until_seconds)
+        self.now += 1
+        self.assertIs(State.BUILDING, self.ledger.grant("a", 1, "scheduler").grant.after)
+
+    def test_what_was_not_sent_is_left_out_of_what_is_placed(self):
+        holding = self.building()
+        self.ledger.sent(holding, "b")
+        placed = self.ledger.place(holding, 100.0)
+        self.assertEqual((("b",), ("b",)), (placed.servers, placed.sent))
+
+    def test_what_is_seen_on_hosts_ends_and_nothing_else_does(self):
+        self.ledger.create(made_requests.newcomer("c", ("c",), now_seconds=self.now), "secret")
+        self.let_go()
+        self.ledger.arrive(["a", "c", "gone"])
+        self.assertEqual((None, None), (self.ledger.read("a"), self.ledger.read_payload("a")))
+        self.assertIs(State.SCHEDULING, self.ledger.read("c").state)
+
+    def test_what_is_looked_for_is_not_ended_by_who_sees_it(self):
+        self.looked_for()
+        self.ledger.arrive(["a"])
+        self.assertEqual("secret", self.ledger.read_payload("a"))
+
+    def test_who_is_broken_off_as_it_ends_requests_is_followed_by_another(self):
+        for writes in range(3):
+            with self.subTest(writes=writes):
+                self.let_go()
+                write, done = self.client.write, []
+
+                def dying(all_writes, write=write, done=done, most=writes):
+                    if len(done) == most:
+                        raise errors.BackendUnavailable("memory", "made")
+                    done.append(all_writes)
+                    return write(all_writes)
+
+                self.client.write = dying
+                self.assertRaises(errors.BackendUnavailable, self.ledger.arrive, ["a"])
+                del self.client.write
+                self.now += 100
+                granted = self.ledger.grant("a", 1, "scheduler")
+                taken = self.ledger.take("a", granted.grant.attempt, "two")
+                self.assertTrue(self.ledger.finish(pending_rules.holding_of(taken)))
+                self.assertIsNone(self.ledger.read_payload("a"))
+
+    def test_what_was_given_up_is_sent_again_and_once(self):
+        holding = self.looked_for()
+        given_up = self.ledger.give_up(holding, "b")
+        self.assertEqual(
+            (("a",), ("b",), ("b",), 0.0),
+            (given_up.sent, given_up.unsent, given_up.mapped, given_up.placed_at),
+        )
+        self.assertEqual(given_up, self.ledger.give_up(holding, "b"))
+        self.ledger.begin(holding, kept=("b",))
+        self.assert_superseded(self.ledger.give_up(holding, "a"))
+        self.ledger.sent(holding, "b")
+        self.assert_superseded(self.ledger.sent(holding, "b"))
+
+    def test_who_was_overtaken_gives_nothing_up_and_lets_go_of_nothing(self):
+        former = self.looked_for()
+        self.now += made_requests.LEASE_SECONDS
+        self.ledger.grant("a", 2, "scheduler")
+        self.assert_superseded(self.ledger.give_up(former, "b"))
+        self.assert_superseded(self.ledger.place(former, 100.0))
+
     def test_two_schedulers_grant_it_once(self):
         self.parked()
         self.assertEqual(2, self.ledger.grant("a", 1, "scheduler").grant.attempt)

@@ -79,6 +79,22 @@ class Machine(stateful.RuleBasedStateMachine):
                 messages.remove((key, attempt))
             self.world.deliver(number, key, attempt)
 
+    @stateful.rule(which=WHICH, gives_up=st.booleans())
+    def arrive_at_compute(self, which, gives_up):
+        self.world.arrive_at_compute(which, gives_up=gives_up)
+
+    @stateful.rule(number=SCHEDULERS, which=WHICH)
+    def see(self, number, which):
+        key = self.key(which)
+        if key:
+            self.world.see(number, key)
+
+    @stateful.rule(number=ANYBODY, other=SCHEDULERS, which=WHICH)
+    def see_meanwhile(self, number, other, which):
+        key = self.key(which)
+        if key and number != other:
+            self.world.clients[number].meanwhile.append(lambda: self.world.see(other, key))
+
     @stateful.rule(room=st.booleans())
     def change_room(self, room):
         self.world.has_room = room

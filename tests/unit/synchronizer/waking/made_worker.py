@@ -20,6 +20,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
 from nova_nodb_scheduler.synchronizer.waking import (
+    arrivals,
     followed_requests,
     hold_upkeep,
     pending_fit,
@@ -31,6 +32,9 @@ from nova_nodb_scheduler.wire import codec
 from tests.unit.scheduling import toys
 from tests.unit.scheduling.pipeline import test_engine
 from tests.unit.synchronizer.pending import made_requests
+
+#: Behind the sending of servers.
+LOOK_SECONDS = 100.0
 
 _NAMESPACES = [
     known_namespaces.PENDING,
@@ -71,13 +75,14 @@ class MadePlans:
 
 
 class MadeMeter:
-    """Counts nothing but errors."""
+    """Counts errors, and who left."""
 
     def __init__(self):
         self.failures = 0
+        self.endings = []
 
     def left(self, priority_class, ending, waited_seconds):
-        pass
+        self.endings.append(ending)
 
     def looked_at(self, result):
         pass
@@ -115,22 +120,27 @@ class WorkerCase(unittest.TestCase):
         self.engine = test_engine.make()
         for number in range(3):
             self.engine.put(toys.facts(number))
+        self.plans, self.meter, self.told = MadePlans(), MadeMeter(), []
+        self.events: list = []
+        self.places: dict = {}
+        self.numbers = itertools.count()
+        self.worker = self.make_worker()
+
+    def make_worker(self):
+        """Return a scheduler's worker that knows nothing yet."""
         settings = queue_settings.QueueSettings(**self.SETTINGS)
         self.followed = followed_requests.FollowedRequests(
             self.store, lambda: wait_queues.WaitQueues(settings)
         )
-        self.plans, self.meter, self.told = MadePlans(), MadeMeter(), []
-        numbers = itertools.count()
-        self.places: dict = {}
         self.usage = usage_upkeep.UsageUpkeep(
             self.followed, self.store, self.engine, lambda server: self.places.get(server, ())
         )
-        self.worker = queue_worker.QueueWorker(
+        return queue_worker.QueueWorker(
             queue_worker.WorkerParts(
                 followed=self.followed,
                 plans=self.plans,
                 grants=queue_grants.QueueGrants(
-                    self.ledger, self, lambda: f"grant-{next(numbers)}"
+                    self.ledger, self, lambda: f"grant-{next(self.numbers)}"
                 ),
                 owners=AllOwn(),
                 engine=self.engine,
@@ -138,7 +148,7 @@ class WorkerCase(unittest.TestCase):
                 is_following=lambda: True,
                 meter=self.meter,
                 granted=(),
-                observed=(),
+                observed=(self,),
                 clock=lambda: self.now,
                 holds=hold_upkeep.HeldHosts(self.followed, self.engine),
                 proved_upkeep=(
@@ -147,8 +157,18 @@ class WorkerCase(unittest.TestCase):
                     ),
                 ),
                 usages=(self.usage,),
+                arrivals=arrivals.ArrivedRequests(
+                    self.followed,
+                    lambda server: self.places.get(server, ()),
+                    self.ledger,
+                    lambda digest: True,
+                ),
             )
         )
+
+    def publish(self, event):
+        """Stands for who is told of events."""
+        self.events.append(event.kind)
 
     def dispatch(self, key, attempt):
         """Stands for the cast to a conductor."""
@@ -166,14 +186,14 @@ class WorkerCase(unittest.TestCase):
         self.ledger.park(pending_rules.holding_of(request), "no room", 0.0)
 
     def place(self, key):
-        """Have a conductor take what was granted, send its servers, and end."""
+        """Have a conductor take what was granted, send its servers, and let go of it."""
         standing = self.ledger.read(key)
         taken = self.ledger.take(key, standing.grant.attempt, f"conductor-{standing.grant.attempt}")
         holding = pending_rules.holding_of(taken)
         self.ledger.begin(holding)
         for server in taken.servers:
             self.ledger.sent(holding, server)
-        self.ledger.finish(holding)
+        self.ledger.place(holding, LOOK_SECONDS)
 
     def state(self, key):
         standing = self.ledger.read(key)

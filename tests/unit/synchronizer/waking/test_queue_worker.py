@@ -4,10 +4,10 @@
 import contextlib
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.scheduling.frame import host_facts
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
-from nova_nodb_scheduler.synchronizer.waking import pending_fit
+from nova_nodb_scheduler.synchronizer.waking import pending_fit, waiting_events
 from tests.unit.scheduling import toys
 from tests.unit.synchronizer.waking import made_worker
 
@@ -62,6 +62,79 @@ class WorkerTest(made_worker.WorkerCase):
         self.round(20.0)
         self.round()
         self.assertEqual([("b", 2)], self.told)
+
+
+class PlacedTest(made_worker.WorkerCase):
+    """What was sent is looked for until its servers are seen on hosts."""
+
+    def setUp(self):
+        super().setUp()
+        self.plans.answers["digest"] = FITS
+        self.park("a", servers=("a", "b"))
+        self.round()
+        self.place("a")
+        self.round()
+
+    def count(self, kind):
+        return self.events.count(waiting_events.EventKind(kind))
+
+    def test_it_ends_once_all_its_servers_are_seen_on_hosts(self):
+        self.places["a"] = (("c", "host1"),)
+        self.places["b"] = (("c", ""),)
+        self.round()
+        self.assertIs(pending.PendingState.BUILDING, self.state("a"))
+        self.places["b"] = (("c", "host2"),)
+        self.round()
+        self.assertEqual((None, None), (self.state("a"), self.ledger.read_payload("a")))
+        self.round(made_worker.LOOK_SECONDS)
+        self.assertEqual([("a", 2)], self.told)
+
+    def test_who_waits_learns_of_it_as_it_is_sent_and_once(self):
+        self.assertEqual((1, ["dispatched"]), (self.count("placed"), self.meter.endings))
+        for server in ("a", "b"):
+            self.places[server] = (("c", "host1"),)
+        self.round()
+        self.round()
+        self.assertEqual((1, ["dispatched"]), (self.count("placed"), self.meter.endings))
+
+    def test_it_waits_for_nobody_and_takes_nothing_twice(self):
+        with self.followed.lock:
+            queues = self.followed.queues
+            self.assertEqual(0, queues.backlog.total().servers)
+        self.round(made_worker.LOOK_SECONDS)
+        self.round()
+        with self.followed.lock:
+            self.assertEqual(0, queues.backlog.total().servers)
+            self.assertEqual({}, dict(queues.charged()))
+
+    def test_a_conductor_looks_for_what_is_not_seen_even_behind_its_deadline(self):
+        self.now += 1e6
+        self.round()
+        self.round()
+        self.assertEqual([("a", 2), ("a", 3)], self.told)
+        granted = self.ledger.read("a").grant
+        self.assertIs(pending.Purpose.PLACE, granted.purpose)
+        self.assertIs(pending.PendingState.BUILDING, granted.after)
+
+    def test_what_was_given_up_and_is_sent_again_is_told_again(self):
+        self.round(made_worker.LOOK_SECONDS)
+        taken = self.ledger.take("a", 3, "two")
+        holding = pending_rules.holding_of(taken)
+        self.ledger.give_up(holding, "b")
+        self.round()
+        self.ledger.begin(holding, kept=("b",))
+        self.ledger.sent(holding, "b")
+        self.ledger.place(holding, made_worker.LOOK_SECONDS)
+        self.round()
+        self.assertEqual(2, self.count("placed"))
+
+    def test_a_scheduler_that_begins_looks_for_it_and_tells_nobody(self):
+        self.events.clear()
+        self.worker = self.make_worker()
+        for server in ("a", "b"):
+            self.places[server] = (("c", "host1"),)
+        self.round()
+        self.assertEqual((0, None), (self.count("placed"), self.state("a")))
 
 
 class LostEventsTest(made_worker.WorkerCase):

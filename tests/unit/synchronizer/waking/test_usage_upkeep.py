@@ -67,7 +67,7 @@ class UsageTest(made_worker.WorkerCase):
             for _ in range(50):
                 self.round(0.1)
                 self.assertEqual(4 / 48, self.share(key), key)
-            self.places[key] = ("Host-0",)
+            self.places[key] = (("c", "Host-0"),)
             self.own(key, key, 4)
             self.round(2.0)
             self.assertEqual(4 / 48, self.share(key))
