@@ -469,6 +469,23 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.assert_built_again(server)
         self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
 
+    def test_one_that_slept_before_its_second_message_is_not_followed_by_a_third(self):
+        server = self.ask_of_a_compute_that_gives_up()[0]
+        with (
+            self.all_being_still(11.0),
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(self.waiting._ledger, "sent", behind=True) as asleep,
+        ):
+            self.look(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.take_over(server)
+            self.in_state(server, State.SCHEDULING)
+            self.assertEqual(1, self.sent.count(server))
+        self.active(server)
+        self.pass_time(self.waiting._look_seconds + 1)
+        self.grant(server)
+        self.assert_built_again(server)
+
     def test_what_computes_give_up_for_long_ends_in_error(self):
         server = self.ask_of_a_compute_that_gives_up()[0]
         self.sent.clear()

@@ -98,6 +98,8 @@ class World:
         self.given_up = {}
         self.lying_about = set()
         self.unkept = set()
+        #: Servers that are about to be sent by somebody who has said so.
+        self.said = set()
         #: Half an hour has passed: what has not arrived by now ends in ERROR.
         self.is_late = False
 
@@ -194,7 +196,7 @@ class World:
         holding = pending_rules.holding_of(taken)
         payload = yield from self.insist(lambda: ledger.read_payload(key))
         yield
-        lost = [each for each in taken.sent if each in self.lying_about]
+        lost = [each for each in taken.sent if each in self.lying_about - self.deleted]
         if payload is None or taken.grant.purpose is not pending.Purpose.PLACE:
             assert payload is not None or not lost, taken
             self.count("without a payload" if payload is None else "expired")
@@ -234,11 +236,15 @@ class World:
             yield
             if server in self.deleted:
                 continue
+            # Whoever looks finds that its task has a state again: it is not given up any more.
+            self.lying_about.discard(server)
             step = yield from self.insist_sent(ledger, holding, server)
             if isinstance(step, pending_rules.Superseded):
                 self.count("overtaken while building")
                 return
+            self.said.add(server)
             yield
+            self.said.discard(server)
             self.cast(server)
         yield
         yield from self.end(ledger, holding, request)
@@ -246,9 +252,9 @@ class World:
     def end(self, ledger, holding, request):
         """Let go of what was sent and is not seen on its host; end anything else."""
         sent = [each for each in request.servers if self.casts[each] or each in request.sent]
-        never_sent = {each for each in sent if self.is_late and not self.casts[each]}
+        never_sent = self.said if self.is_late else set()
         self.failed |= never_sent
-        if self.hosted.union(never_sent).issuperset(sent):
+        if self.hosted.union(never_sent, self.deleted).issuperset(sent):
             yield from self.insist(lambda: ledger.finish(holding))
             self.count("finished")
             return
@@ -277,7 +283,6 @@ class World:
         self.casts[server] += 1
         given_up = self.given_up.get(server, 0)
         assert self.casts[server] <= 1 + given_up, f"{server} was sent twice"
-        self.lying_about.discard(server)
         self.under_way.append(server)
 
     def arrive_at_compute(self, which, *, gives_up):
@@ -388,6 +393,7 @@ class World:
                 continue
             assert self.ledgers[4].read_payload(key) is None, key
             for server in request.servers:
-                assert server not in self.lying_about - self.failed, f"{server} lies about"
+                lies_about = self.lying_about - self.failed - self.deleted
+                assert server not in lies_about, f"{server} lies about"
                 ends = self.casts[server] or server in self.deleted | self.failed
                 assert ends or server in self.marked, f"{server} was lost"
