@@ -121,7 +121,7 @@ class Plugin:
         self.conf = conf
         self.options = conf[nodb.GROUP]
         self.scopes = scopes_module.Scopes(conf)
-        self.declared = declarations.load_namespaces()
+        self.declared = declarations.load_namespaces(known_namespaces.BUILT_IN)
         #: Of a process that has metrics; given a namespace and a number of records.
         self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
         self._waiting_conductor: waiting_conductor.WaitingConductor | None = None

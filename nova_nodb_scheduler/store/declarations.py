@@ -14,11 +14,15 @@ from nova_nodb_scheduler.model import namespaces
 GROUP = "nova_nodb_scheduler.namespace"
 
 
-def load_namespaces() -> tuple[namespaces.Namespace, ...]:
+def load_namespaces(
+    needed: Iterable[namespaces.Namespace] = (),
+) -> tuple[namespaces.Namespace, ...]:
     """Return all declared namespaces, sorted by name.
 
+    :param needed: those without which the caller's code cannot do its work
     :raises ConfigurationError: an entry point cannot be loaded, is no
-        Namespace, or declares a name that another one has declared
+        Namespace, or declares a name that another one has declared; or one that is
+        needed is declared by none
     """
     manager = extension.ExtensionManager(GROUP, on_load_failure_callback=_refuse_unloadable)
     declared: dict[str, tuple[str, namespaces.Namespace]] = {}
@@ -41,6 +45,15 @@ def load_namespaces() -> tuple[namespaces.Namespace, ...]:
                 target,
                 f"namespace {namespace.name!r} is also declared by '{other}'; uninstall one",
             )
+    undeclared = sorted({each.name for each in needed} - declared.keys())
+    if undeclared:
+        raise errors.ConfigurationError(
+            f"entry points of {GROUP}",
+            ", ".join(sorted(declared)),
+            f"they do not declare {', '.join(undeclared)}, which this release works with: they "
+            "are those of an installation before it. Install nova-nodb-scheduler anew (an "
+            "editable installation, too: new code alone declares nothing), and restart",
+        )
     return tuple(declared[name][1] for name in sorted(declared))
 
 

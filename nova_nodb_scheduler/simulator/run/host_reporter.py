@@ -75,7 +75,9 @@ class HostReporter:
         self._now_seconds = now_seconds
         self._rate = updates_per_second
         self._beat_seconds = beat_seconds
-        declared = {each.name: each for each in declarations.load_namespaces()}
+        declared = {
+            each.name: each for each in declarations.load_namespaces(known_namespaces.BUILT_IN)
+        }
         self._declared = declared
         self._publishers = {
             owner: publisher.Publisher(synchronizer, declared, owner)

@@ -133,7 +133,7 @@ class SimulatedScheduler:
         self._strategy = options.strategy
         self._now_seconds = now_seconds
         self._clock = scheduler_claims.SimulatedBackendClock(synchronizer)
-        declared = declarations.load_namespaces()
+        declared = declarations.load_namespaces(known_namespaces.BUILT_IN)
         self.store = host_state_store.HostStateStore(
             declarations.followed(declared),
             codec.decode_state,

@@ -2,8 +2,13 @@
 """Which programs the plugin goes into."""
 
 import unittest
+from unittest import mock
+
+from oslo_config import cfg
+from stevedore import extension
 
 from nova_nodb_scheduler.nova_adapter import activation
+from nova_nodb_scheduler.store import declarations
 
 API = ("nova.api.openstack.wsgi_app",)
 
@@ -33,3 +38,24 @@ class ProgramsTest(unittest.TestCase):
     def test_a_program_of_nova_is_what_its_name_says_whatever_it_imports(self) -> None:
         for name in ("nova-compute", "nova-novncproxy", "nova-nodb-status"):
             self.assertIsNone(activation.program_of(name, API))
+
+
+class FormerEntryPointsTest(unittest.TestCase):
+    """The code is this release's, the installed entry points are those of one before it."""
+
+    def test_a_service_refuses_to_start_and_names_what_they_do_not_declare(self) -> None:
+        found = extension.ExtensionManager(declarations.GROUP).list_entry_points()
+        former = [each for each in found if each.name not in ("claim_floors", "pending")]
+        self.assertEqual(len(found) - 2, len(former))
+        cache = {declarations.GROUP: former}
+        for name in ("nova-scheduler", "nova-conductor", "nova-api"):
+            conf = cfg.ConfigOpts()
+            conf([], project="nova", default_config_files=[], default_config_dirs=[])
+            with (
+                mock.patch.object(extension.ExtensionManager, "ENTRY_POINT_CACHE", cache),
+                mock.patch("sys.argv", [name]),
+                self.assertRaisesRegex(
+                    SystemExit, "refuses to start: .*not declare claim_floors, pending, .* anew"
+                ),
+            ):
+                activation.ActivationDriver(conf, None, None)

@@ -10,6 +10,7 @@ import testtools
 from stevedore import _cache
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.store import declarations, host_state_store
 from nova_nodb_scheduler.wire import codec
 from tests.unit.store import store_samples
@@ -120,3 +121,16 @@ class TestDeclarations(testtools.TestCase):
         names = [namespace.name for namespace in declarations.load_namespaces()]
 
         self.assertEqual(["a_pools", "cinder_pools"], names)
+
+    def test_one_that_is_needed_and_not_declared_is_named_with_its_remedy(self):
+        self.install(cinder_pools="CINDER_POOLS")
+        needed = [
+            namespaces.Namespace(name, "cinder", namespaces.SchemaVersion(1, 0))
+            for name in ("cinder_pools", "new_pools")
+        ]
+
+        error = self.assertRaises(errors.ConfigurationError, declarations.load_namespaces, needed)
+
+        self.assertIn("do not declare new_pools,", str(error))
+        self.assertIn("Install nova-nodb-scheduler anew", str(error))
+        self.assertEqual(1, len(declarations.load_namespaces(needed[:1])))

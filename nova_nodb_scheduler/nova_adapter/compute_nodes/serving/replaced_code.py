@@ -30,9 +30,10 @@ class UnknownCode(errors.NodbError):
 
     def __str__(self) -> str:
         return (
-            f"The code of {self.names} is not that of Nova 31 to 34 as released: what takes its "
-            "place might do something else. Set [nodb_scheduler] compute_nodes = mirror, or "
-            "remove the patch or the plugin that changed it."
+            f"The code of {self.names} is not that of Nova 31.3, 32.1 or later up to 34, as "
+            "released: what takes its place might do something else. Upgrade Nova to one of these "
+            "(31.0 to 31.2 and 32.0 delete services otherwise), remove the patch or the plugin "
+            "that changed it, or set [nodb_scheduler] compute_nodes = mirror."
         )
 
 

@@ -239,6 +239,15 @@ class DeletedTest(OrphansCase):
         self.assertFalse(self.is_allocated(consumer))
         self.wait(lambda: consumer not in self.record(self.nodes["h1"].uuid).claims)
 
+    def test_a_user_who_deleted_the_build_request_of_a_dead_scheduler_left_nothing_to_keep(self):
+        consumer = self.died()
+        request = self.build_request(consumer)
+        self.turns(12)
+        self.assertTrue(self.is_allocated(consumer))
+        request.destroy()
+        self.turns(6, 600)
+        self.assertFalse(self.is_allocated(consumer))
+
     def test_what_was_allocated_for_a_server_that_is_buried_meanwhile_is_deleted(self):
         # Nobody waits for an answer any more: that its writer lives changes nothing.
         writer = self.runtime.replicator.status().identity
@@ -552,14 +561,6 @@ class NeverDeletedTest(OrphansCase):
         consumer = self.died(writer=own)
         self.build_request(consumer).destroy()
         self.stays(consumer)
-
-    def test_a_user_who_deleted_the_build_request_of_a_dead_scheduler_left_nothing_to_keep(self):
-        consumer = self.died()
-        request = self.build_request(consumer)
-        self.stays(consumer)
-        request.destroy()
-        self.turns(6, 600)
-        self.assertFalse(self.is_allocated(consumer))
 
     def test_what_a_living_scheduler_wrote_is_not_touched(self):
         for confirmed in (False, True):

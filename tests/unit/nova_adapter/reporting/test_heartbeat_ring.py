@@ -18,8 +18,8 @@ from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, faults, hub
 from nova_nodb_scheduler.wire import codec
+from tests import machine_runs
 from tests.unit.nova_adapter.reporting import journal_case
-from tests.unit.synchronizer import machine_runs
 
 
 class SmallPayloads(driver.MemorySynchronizer):

@@ -24,7 +24,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, faults, hub
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec
-from tests.unit.synchronizer import machine_runs
+from tests import machine_runs
 
 NAMESPACE = known_namespaces.HEARTBEAT_JOURNALS.name
 START = 1_790_000_000.0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nova_nodb_scheduler.scheduling.facts import heard_services
 from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals
+from tests import machine_runs
 from tests.unit.scheduling.facts import plain_heard
-from tests.unit.synchronizer import machine_runs
 
 GRACE = 3.0
 BEGAN = 1_790_000_000.0

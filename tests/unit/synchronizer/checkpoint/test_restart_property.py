@@ -16,7 +16,7 @@ from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract, che
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
-from tests.unit.synchronizer import machine_runs
+from tests import machine_runs
 from tests.unit.synchronizer.checkpoint import restarts
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))

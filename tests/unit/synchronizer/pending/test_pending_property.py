@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.pending import pending_rules
-from tests.unit.synchronizer import machine_runs
+from tests import machine_runs
 from tests.unit.synchronizer.pending import made_requests, pending_world
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "120"))

@@ -14,7 +14,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from nova_nodb_scheduler.synchronizer.drivers import memory
-from tests.unit.synchronizer import machine_runs
+from tests import machine_runs
 from tests.unit.synchronizer.replication import replica_cluster
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "120"))
