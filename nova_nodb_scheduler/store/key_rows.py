@@ -9,14 +9,20 @@ one object for all keys of a bucket. A text is made when somebody asks for it, w
 namespaces whose keys are read all at once by each decision keep texts. A key that is
 something else, or a uuid written in another way, is kept as the text it is, beside them.
 
-Buckets are immutable, as the maps are: what a snapshot sees, nobody changes.
+Keys that come packed, a page at a time, as those of another process's store do, are not
+entered one by one: a page is sorted, pages are merged as they grow, and a row is found by
+halves. Whoever chooses uuids makes that no slower. Keys that come or go later stand in buckets.
+
+Buckets and sorted keys are immutable, as the maps are: what a snapshot sees, nobody changes.
 """
 
 from __future__ import annotations
 
 import binascii
+import bisect
+import functools
 from collections.abc import Collection, Iterator, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 import immutables
@@ -119,8 +125,7 @@ class UuidKeys(Collection[str]):
             raise ValueError("a suffix of its keys is no text")
         if count and self.codes.max() >= len(self.suffixes):
             raise ValueError("the suffix of a key is missing")
-        if len(set(_entries(self.uuids, self.codes))) < count:
-            raise ValueError("a key occurs twice")
+        SortedKeys.of(_packed(self.uuids, self.codes), np.arange(count))
 
     def tobytes(self) -> bytes:
         """Return all uuids, one behind the other, and all codes."""
@@ -131,10 +136,121 @@ class UuidKeys(Collection[str]):
         return [_uuid_text(bytes(_UUID_BYTES)) + suffix for suffix in self.suffixes]
 
 
-def _entries(uuids: npt.NDArray[np.uint8], codes: npt.NDArray[np.uint8]) -> list[bytes]:
-    """Return keys packed, each by itself."""
-    packed = np.concatenate((uuids, codes.reshape(-1, 1)), axis=1).tobytes()
-    return [packed[at : at + _KEY_BYTES] for at in range(0, len(packed), _KEY_BYTES)]
+def _packed(uuids: npt.NDArray[np.uint8], codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return keys packed, shape (n, 17)."""
+    return np.concatenate((uuids, codes.reshape(-1, 1)), axis=1)
+
+
+class SortedKeys:
+    """Packed keys, each once, and their rows, by halves to be found; nothing changes them.
+
+    :param highs: shape (n,), uint64, growing: first halves of the uuids
+    :param lows: the same of second halves, growing among equal first ones
+    :param codes: shape (n,), uint8, growing among equal uuids
+    :param rows: shape (n,), uint32
+    """
+
+    __slots__ = ("_codes", "_highs", "_lows", "_rows")
+
+    def __init__(
+        self,
+        highs: npt.NDArray[np.uint64],
+        lows: npt.NDArray[np.uint64],
+        codes: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.uint32],
+    ) -> None:
+        self._highs, self._lows, self._codes, self._rows = highs, lows, codes, rows
+
+    @classmethod
+    def of(cls, packed: npt.NDArray[np.uint8], rows: npt.NDArray[Any]) -> SortedKeys:
+        """Sort keys, shape (n, 17), with their rows.
+
+        :raises ValueError: one of them occurs twice
+        """
+        halves = np.ascontiguousarray(packed[:, :_UUID_BYTES]).view(">u8").astype(np.uint64)
+        return cls._sorted(halves[:, 0], halves[:, 1], packed[:, _UUID_BYTES], rows)
+
+    @classmethod
+    def _sorted(
+        cls,
+        highs: npt.NDArray[np.uint64],
+        lows: npt.NDArray[np.uint64],
+        codes: npt.NDArray[np.uint8],
+        rows: npt.NDArray[Any],
+    ) -> SortedKeys:
+        # Stable: of what is sorted in parts it is a merge.
+        order = np.argsort(highs, kind="stable")
+        if np.any(highs[order[1:]] == highs[order[:-1]]):
+            order = np.lexsort((codes, lows, highs))
+        made = cls(highs[order], lows[order], codes[order], rows[order].astype(np.uint32))
+        if np.any(
+            (made._highs[1:] == made._highs[:-1])
+            & (made._lows[1:] == made._lows[:-1])
+            & (made._codes[1:] == made._codes[:-1])
+        ):
+            raise ValueError("a key occurs twice")
+        return made
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def merged(self, other: SortedKeys) -> SortedKeys:
+        """Return the keys of both, which have none in common."""
+        return self._sorted(
+            np.concatenate((self._highs, other._highs)),
+            np.concatenate((self._lows, other._lows)),
+            np.concatenate((self._codes, other._codes)),
+            np.concatenate((self._rows, other._rows)),
+        )
+
+    def without(self, gone: Collection[bytes]) -> SortedKeys:
+        """Return the other keys.
+
+        :param gone: packed, all of them here
+        """
+        stays = np.ones(len(self), np.bool_)
+        stays[list(map(self._place, gone))] = False
+        return SortedKeys(
+            self._highs[stays], self._lows[stays], self._codes[stays], self._rows[stays]
+        )
+
+    def has_any(self, other: SortedKeys) -> bool:
+        """Return whether a key of the other is here, too."""
+        if not len(self):
+            return False
+        places = np.searchsorted(self._highs, other._highs)
+        alike = self._highs[np.minimum(places, len(self) - 1)] == other._highs
+        return any(self._place(other.key(at)) >= 0 for at in alike.nonzero()[0].tolist())
+
+    def key(self, at: int) -> bytes:
+        """Return the packed key in a place."""
+        uuid: int = (self._highs.item(at) << 64) | self._lows.item(at)
+        code: int = self._codes.item(at)
+        return uuid.to_bytes(_UUID_BYTES, "big") + code.to_bytes(1, "big")
+
+    def row(self, key: bytes) -> int | None:
+        """Return the row of a packed key; None where it is not here."""
+        at = self._place(key)
+        return None if at < 0 else self._rows.item(at)
+
+    def _place(self, key: bytes) -> int:
+        """Return where a packed key stands; -1 for nowhere."""
+        first, end = 0, len(self)
+        values: memoryview
+        for values, part in (
+            (self._highs.data, key[:8]),
+            (self._lows.data, key[8:_UUID_BYTES]),
+            (self._codes.data, key[_UUID_BYTES:]),
+        ):
+            wanted = int.from_bytes(part, "big")
+            first = bisect.bisect_left(values, wanted, first, end)
+            if first == end or values[first] != wanted:
+                return -1
+            if first + 1 == end or values[first + 1] != wanted:
+                end = first + 1  # nearly always
+            else:
+                end = bisect.bisect_right(values, wanted, first, end)
+        return first
 
 
 class KeyPacking:
@@ -179,8 +295,10 @@ class KeyPacking:
         recent = self._recent[key] = found + code.to_bytes(1, "little")
         return recent
 
-    def adopt(self, keys: UuidKeys) -> list[bytes] | None:
-        """Return another process's keys packed; None where some of them stay texts here.
+    def adopt(self, keys: UuidKeys) -> npt.NDArray[np.uint8] | None:
+        """Return another process's keys packed, shape (n, 17).
+
+        :returns: None where some of them stay texts here
 
         :param keys: as :meth:`UuidKeys.check` allows them
         """
@@ -188,7 +306,7 @@ class KeyPacking:
         if None in samples:
             return None
         codes = np.array([packed[_UUID_BYTES] for packed in samples if packed], np.uint8)
-        return _entries(keys.uuids, codes[keys.codes])
+        return _packed(keys.uuids, codes[keys.codes])
 
     def given(self, packed: npt.NDArray[np.uint8]) -> UuidKeys:
         """Return packed keys for another process.
@@ -241,19 +359,39 @@ def _row_in(bucket: bytes | None, key: bytes) -> int | None:
     return int.from_bytes(bucket[at + _KEY_BYTES : at + _ENTRY_BYTES], "little")
 
 
-class PackedRows:
-    """Rows by key, which nothing changes any more. From any thread."""
+def _row_of(
+    key: bytes,
+    buckets: immutables.Map[int, bytes] | immutables.MapMutation[int, bytes],
+    pages: Sequence[SortedKeys],
+    gone: immutables.Map[bytes, None] | immutables.MapMutation[bytes, None],
+) -> int | None:
+    """Return the row of a packed key; None where it has none."""
+    row = _row_in(buckets.get(hash(key) % _BUCKETS), key)
+    if row is not None or not pages or key in gone:
+        return row
+    return next((row for row in (each.row(key) for each in pages) if row is not None), None)
 
-    __slots__ = ("_buckets", "_count", "_others", "_packing")
+
+class PackedRows:
+    """Rows by key, which nothing changes any more. From any thread.
+
+    :param pages: sorted keys, none of which stands in two, or in a bucket and is not gone
+    :param gone: keys that stand there, and count no more
+    """
+
+    __slots__ = ("_buckets", "_count", "_gone", "_others", "_packing", "_pages")
 
     def __init__(
         self,
         packing: KeyPacking,
         buckets: immutables.Map[int, bytes],
         others: immutables.Map[str, int],
+        pages: tuple[SortedKeys, ...],
+        gone: immutables.Map[bytes, None],
         count: int,
     ) -> None:
         self._packing, self._buckets, self._others = packing, buckets, others
+        self._pages, self._gone = pages, gone
         self._count = count
 
     def __len__(self) -> int:
@@ -263,6 +401,10 @@ class PackedRows:
         for bucket in self._buckets.values():
             for at in range(0, len(bucket), _ENTRY_BYTES):
                 yield self._packing.text(bucket[at : at + _KEY_BYTES])
+        for page in self._pages:
+            for key in map(page.key, range(len(page))):
+                if key not in self._gone:
+                    yield self._packing.text(key)
         yield from self._others
 
     def __contains__(self, key: object) -> bool:
@@ -273,16 +415,19 @@ class PackedRows:
         found = self._packing.packed(key)
         if found is None:
             return self._others.get(key)
-        return _row_in(self._buckets.get(hash(found) % _BUCKETS), found)
+        return _row_of(found, self._buckets, self._pages, self._gone)
 
 
 class PackedRowsMutation:
     """Rows by key, for the writer. Not thread-safe."""
 
-    __slots__ = ("_buckets", "_count", "_others", "packing")
+    __slots__ = ("_buckets", "_count", "_gone", "_others", "_pages", "packing")
 
     def __init__(self) -> None:
         self.packing = KeyPacking()
+        self._pages: tuple[SortedKeys, ...] = ()
+        #: Keys of the pages that count no more.
+        self._gone: Transient[bytes, None] = Transient()
         self._buckets: Transient[int, bytes] = Transient()
         self._others: Transient[str, int] = Transient()
         self._count = 0
@@ -301,23 +446,30 @@ class PackedRowsMutation:
         found = self.packing.packed(key)
         if found is None:
             return self._others.open().get(key)
-        return _row_in(self._buckets.open().get(hash(found) % _BUCKETS), found)
+        return self._row(found)
 
-    def has_any(self, packed: Sequence[bytes]) -> bool:
-        """Return whether one of some packed keys has a row."""
-        buckets = self._buckets.open()
-        for key in packed:
-            bucket = buckets.get(hash(key) % _BUCKETS)
-            if bucket is not None and key in bucket and _place(bucket, key) >= 0:
-                return True
-        return False
+    def _row(self, key: bytes) -> int | None:
+        return _row_of(key, self._buckets.open(), self._pages, self._gone.open())
 
-    def enter(self, packed: Sequence[bytes], rows: Sequence[int]) -> None:
-        """Enter packed keys, each once, none of which has a row."""
-        buckets = self._buckets.open()
-        for key, row in zip(packed, rows, strict=True):
-            number = _bucket_of(key)
-            buckets[number] = buckets.get(number, b"") + key + row.to_bytes(4, "little")
+    def has_any(self, packed: npt.NDArray[np.uint8]) -> bool:
+        """Return whether one of some packed keys, shape (n, 17), has a row, or had one."""
+        page = SortedKeys.of(packed, np.arange(len(packed)))
+        if any(each.has_any(page) for each in self._pages):
+            return True
+        is_empty = not len(self._buckets.open())
+        return not is_empty and any(
+            self._row(key) is not None for key in map(page.key, range(len(page)))
+        )
+
+    def enter_page(self, packed: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp]) -> None:
+        """Enter packed keys, shape (n, 17), each once, none of which has or had a row."""
+        made = SortedKeys.of(packed, rows)
+        pages = list(self._pages)
+        # Each is at least twice as long as the next, so they are few, and each key is merged
+        # as often as they are.
+        while pages and len(pages[-1]) < 2 * len(made):
+            made = pages.pop().merged(made)
+        self._pages = (*pages, made)
         self._count += len(packed)
 
     def __setitem__(self, key: str, row: int) -> None:
@@ -331,11 +483,10 @@ class PackedRowsMutation:
             if is_new:
                 self._others.open()[key] = row
         else:
-            buckets, number = self._buckets.open(), _bucket_of(found)
-            bucket = buckets.get(number, b"")
-            is_new = _place(bucket, found) < 0
+            is_new = self._row(found) is None
             if is_new:
-                buckets[number] = bucket + found + row.to_bytes(4, "little")
+                buckets, number = self._buckets.open(), _bucket_of(found)
+                buckets[number] = buckets.get(number, b"") + found + row.to_bytes(4, "little")
         if not is_new:
             raise KeyError(f"{key} has a row")
         self._count += 1
@@ -353,13 +504,23 @@ class PackedRowsMutation:
             bucket = buckets.get(number, b"")
             at = _place(bucket, found)
             if at < 0:
-                raise KeyError(key)
-            rest = bucket[:at] + bucket[at + _ENTRY_BYTES :]
-            if rest:
-                buckets[number] = rest
+                if self._row(found) is None:
+                    raise KeyError(key)
+                self._lose(found)
+            elif len(bucket) > _ENTRY_BYTES:
+                buckets[number] = bucket[:at] + bucket[at + _ENTRY_BYTES :]
             else:
                 del buckets[number]
         self._count -= 1
+
+    def _lose(self, key: bytes) -> None:
+        """Let a key of the pages count no more."""
+        self._gone.open()[key] = None
+        gone, count = self._gone.freeze(), sum(map(len, self._pages))
+        if len(gone) * 4 > count:
+            whole = functools.reduce(SortedKeys.merged, self._pages).without(gone)
+            self._pages = (whole,) if len(whole) else ()
+            self._gone = Transient()
 
     def open(self) -> PackedRowsMutation:
         """Return what may be written to: this."""
@@ -367,7 +528,14 @@ class PackedRowsMutation:
 
     def freeze(self) -> PackedRows:
         """Return the present state, which nothing changes any more."""
-        return PackedRows(self.packing, self._buckets.freeze(), self._others.freeze(), self._count)
+        return PackedRows(
+            self.packing,
+            self._buckets.freeze(),
+            self._others.freeze(),
+            self._pages,
+            self._gone.freeze(),
+            self._count,
+        )
 
 
 #: Rows by key, as snapshots see them.
@@ -394,13 +562,17 @@ class PackedKeys:
         found = bytes(self._packed[offset * _KEY_BYTES : (offset + 1) * _KEY_BYTES])
         return self._others.get(offset) if found == _NONE else self._packing.text(found)
 
-    def __setitem__(self, offset: int, key: str | bytes | None) -> None:
-        """Set a row's key, packed or not; None where it becomes free."""
-        found = self._packing.packed(key) if isinstance(key, str) else key
+    def __setitem__(self, offset: int, key: str | None) -> None:
+        """Set a row's key; None where it becomes free."""
+        found = None if key is None else self._packing.packed(key)
         self._packed[offset * _KEY_BYTES : (offset + 1) * _KEY_BYTES] = found or _NONE
         self._others.pop(offset, None)
-        if isinstance(key, str) and found is None:
+        if key is not None and found is None:
             self._others[offset] = key
+
+    def set_packed(self, first: int, packed: npt.NDArray[np.uint8]) -> None:
+        """Set packed keys, shape (n, 17), of free rows one behind the other."""
+        self._packed[first * _KEY_BYTES : (first + len(packed)) * _KEY_BYTES] = packed.tobytes()
 
     def packed_at(self, offsets: Sequence[int]) -> npt.NDArray[np.uint8] | None:
         """Return keys as bytes, shape (n, 17); None where one of them is kept as text."""

@@ -38,7 +38,6 @@ Vocabularies = dict[namespaces.Path, vocabulary.Vocabulary]
 class TakenRows:
     """Records on their way into rows, in one order.
 
-    :param packed: the keys, of new records, where they came packed; ``keys`` are not asked then
     :param revisions: shape (n,), int64
     :param versions: shape (n,), int64
     :param page: their values, with codes for texts
@@ -50,7 +49,6 @@ class TakenRows:
     versions: npt.NDArray[np.int64]
     page: column_layout.StatePage
     digests: Sequence[Any] | None
-    packed: Sequence[bytes] | None = None
 
 
 class NamespaceContents:
@@ -75,6 +73,10 @@ class NamespaceContents:
             for position, kind in enumerate(self._kinds)
             if kind in (namespaces.Kind.INT, namespaces.Kind.CATEGORY)
             and position not in row_layout.unpacked
+        )
+        #: Columns of sets of texts.
+        self._sets = tuple(
+            position for position, kind in enumerate(self._kinds) if kind is namespaces.Kind.BITS
         )
         self._steady = tuple(
             position for position, column in enumerate(self._namespace.columns) if column.steady
@@ -129,13 +131,7 @@ class NamespaceContents:
             the chunks that they will stand in
         :param kin: who may keep equal keys already
         """
-        entered: Sequence[str] | Sequence[bytes]
-        if taken.packed is None:
-            rows_here, keys = self.rows.of(taken.keys, kin)
-            entered = keys
-        else:
-            rows_here, keys = self.rows.enter(taken.packed), ()
-            entered = taken.packed
+        rows_here, keys = self.rows.of(taken.keys, kin)
         page, digests = taken.page, taken.digests
         numbers = [row // record_chunks.CHUNK_ROWS for row in rows_here]
         kept = kept_in(numbers)
@@ -149,14 +145,51 @@ class NamespaceContents:
             self.indexes.lead(chunk, offsets, places, number * record_chunks.CHUNK_ROWS, page)
             if self._steady and not self.stirred:
                 self.stirred = self._stirs(chunk, offsets, places, page)
-            self._write(chunk, offsets, places, taken, widths)
+            self._write(chunk, _index(offsets), _index(places), taken, widths)
+            for position in self._sets:
+                for offset, at in zip(offsets, places, strict=True):
+                    self._put_bits(chunk, offset, position, page.cells[position][at])
             if page.index_values:
                 for offset, at in zip(offsets, places, strict=True):
                     self.indexes.index(chunk, offset, keys[at], page.index_values[at])
-            chunk.enter(offsets, [entered[at] for at in places], [kept[at] for at in places])
+            chunk.enter(offsets, [keys[at] for at in places], [kept[at] for at in places])
             if digests is not None:
                 for offset, at in zip(offsets, places, strict=True):
                     chunk.digests[offset] = digests[at]
+
+    def put_new(
+        self,
+        taken: TakenRows,
+        packed: npt.NDArray[np.uint8] | None,
+        held: Sequence[Any],
+        places: npt.NDArray[np.uint8],
+        kin: Sequence[record_index.SameKey],
+    ) -> None:
+        """Take new records in whose columns hold all, by runs of rows instead of row by row.
+
+        :param packed: their keys, shape (n, 17); ``keys`` of what is taken are not asked then
+        :param held: what holds each payload, and ``places`` where in it, shape (n,)
+        :param kin: as of :meth:`put`
+        """
+        keys: Sequence[str] | npt.NDArray[np.uint8]
+        if packed is None:
+            found, keys = self.rows.of(taken.keys, kin)
+            rows = np.array(found, np.intp)
+        else:
+            rows, keys = self.rows.enter(packed), packed
+        self.indexes.lead_new(rows, taken.page)
+        self.stirred = self.stirred or bool(self._steady)
+        widths = self._widths(taken)
+        breaks = (np.diff(rows) != 1) | (rows[1:] % record_chunks.CHUNK_ROWS == 0)
+        begins = [0, *(np.flatnonzero(breaks) + 1).tolist()]
+        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+            number, first = divmod(rows.item(begin), record_chunks.CHUNK_ROWS)
+            chunk, there = self.rows.writable(number), slice(begin, end)
+            here = slice(first, first + end - begin)
+            self._write(chunk, here, there, taken, widths)
+            chunk.enter_run(first, keys[there], held[there], places[there])
+            if taken.digests is not None:
+                chunk.digests[here] = taken.digests[there]
 
     def coded(self, page: column_layout.StatePage) -> column_layout.StatePage:
         """Return a page with the codes of its texts."""
@@ -185,22 +218,22 @@ class NamespaceContents:
     def _write(
         self,
         chunk: record_chunks.Chunk,
-        offsets: Sequence[int],
-        places: Sequence[int],
+        here: Any,
+        there: Any,
         taken: TakenRows,
         widths: Mapping[int, int],
     ) -> None:
-        here, there = _index(offsets), _index(places)
+        """Write all but sets of texts.
+
+        :param here: offsets in the chunk, and ``there`` places in what is taken, as indexes
+        """
         page = taken.page
         age = (widths[_REVISIONS], widths[_VERSIONS])
         chunk.write_age(here, taken.revisions[there], taken.versions[there], age)
-        for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True)):
-            if kind is namespaces.Kind.BITS:
-                for offset, at in zip(offsets, places, strict=True):
-                    self._put_bits(chunk, offset, position, values[at])
-            elif position in widths:
+        for position, values in enumerate(page.cells):
+            if position in widths:
                 chunk.write_numbers(position, here, values[there], widths[position])
-            elif values is not None:
+            elif values is not None and position not in self._sets:
                 chunk.arrays[position][here] = values[there]
         for column, flags in page.absent.items():
             chunk.absent[column][here] = flags[there]
@@ -390,7 +423,7 @@ class NamespaceTable:
     def restore(self, page: stored_pages.StoredPage) -> None:
         """Take over rows that another process's table held, none of whose keys is here.
 
-        They are put in as those of changes are; nothing is decoded.
+        Nothing is decoded, and what all rows have in common is done once.
 
         :raises UNFIT: it cannot be believed; nothing was changed
         """
@@ -400,16 +433,15 @@ class NamespaceTable:
         if self._tombstones and not self._tombstones.keys().isdisjoint(page.keys):
             raise ValueError("a key was removed")
         packed = held.rows.packed(page.keys)
-        kept, digests = taking.payloads(page), taking.digests(page)
+        payloads, digests = taking.payloads(page), taking.digests(page)
         rows = TakenRows(
             list(page.keys) if packed is None else (),
             page.revisions,
             page.versions,
             taking.cells(page),
             digests,
-            packed,
         )
-        held.put(rows, lambda _numbers: kept, self._kin)
+        held.put_new(rows, packed, payloads, page.places, self._kin)
         self._changed()
 
     def retain(self, keys: Collection[str], version: int) -> list[str]:

@@ -284,14 +284,8 @@ class Chunk:
             return payload
         return payload, self.places.item(offset)
 
-    def enter(
-        self, offsets: Sequence[int], keys: Sequence[str | bytes], kept: Sequence[Kept]
-    ) -> None:
-        """Set rows' keys and payloads; a row that has a key keeps its text.
-
-        :param keys: texts, or packed where this chunk's are
-        """
-        own: Any
+    def enter(self, offsets: Sequence[int], keys: Sequence[str], kept: Sequence[Kept]) -> None:
+        """Set rows' keys and payloads; a row that has a key keeps its text."""
         own, payloads, is_live = self.keys, self.payloads, self.live.item
         for offset, key, each in zip(offsets, keys, kept, strict=True):
             if not is_live(offset):
@@ -302,6 +296,30 @@ class Chunk:
             else:
                 payloads[offset], self.places[offset] = each
         self.live[offsets] = True
+
+    def enter_run(
+        self,
+        first: int,
+        keys: Sequence[str] | npt.NDArray[np.uint8],
+        payloads: Sequence[Any],
+        places: npt.NDArray[np.uint8],
+    ) -> None:
+        """Set keys and payloads of free rows one behind the other.
+
+        :param keys: texts, or packed, shape (n, 17), where this chunk's are
+        :param places: shape (n,): in the bundle, where a payload is in one
+        """
+        here = slice(first, first + len(payloads))
+        if isinstance(keys, np.ndarray):
+            assert isinstance(self.keys, key_rows.PackedKeys)
+            self.keys.set_packed(first, keys)
+        else:
+            for offset, key in enumerate(keys, first):
+                self.keys[offset] = key
+        self.payloads[here] = payloads
+        self.places[here] = places
+        self.live[here] = True
+        self.live_count += len(payloads)
 
     def clear(self, offset: int) -> None:
         """Free a row; what its columns hold counts no more."""

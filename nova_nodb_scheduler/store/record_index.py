@@ -76,8 +76,8 @@ class Rows:
         """Return the revision of the record in a row."""
         return self.chunk_of(row).revisions.item(row % record_chunks.CHUNK_ROWS)
 
-    def packed(self, keys: Collection[str]) -> list[bytes] | None:
-        """Return another process's keys packed, of which none is here.
+    def packed(self, keys: Collection[str]) -> npt.NDArray[np.uint8] | None:
+        """Return another process's keys packed, shape (n, 17), of which none is here.
 
         :returns: None where some would be texts here
         :raises ValueError: one is here
@@ -94,15 +94,15 @@ class Rows:
             raise ValueError("a key is here already")
         return found
 
-    def enter(self, packed: Sequence[bytes]) -> list[int]:
-        """Return new rows for keys as :meth:`packed` returns them."""
+    def enter(self, packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
+        """Return new rows, growing, for keys as :meth:`packed` returns them."""
         known = self._rows.open()
         assert isinstance(known, key_rows.PackedRowsMutation)
-        rows = [heapq.heappop(self._free) for _ in packed[: len(self._free)]]
+        freed = [heapq.heappop(self._free) for _ in packed[: len(self._free)]]
         first = self._row_count
-        self._row_count += len(packed) - len(rows)
-        rows += range(first, self._row_count)
-        known.enter(packed, rows)
+        self._row_count += len(packed) - len(freed)
+        rows = np.concatenate((np.array(freed, np.intp), np.arange(first, self._row_count)))
+        known.enter_page(packed, rows)
         return rows
 
     def of(self, keys: Sequence[str], kin: Sequence[SameKey]) -> tuple[list[int], Sequence[str]]:
@@ -383,6 +383,12 @@ class IndexWriter:
                 if new is not None:
                     add(index.open(), new, key)
         chunk.index_values[offset] = values
+
+    def lead_new(self, rows: npt.NDArray[np.intp], page: column_layout.StatePage) -> None:
+        """Enter new rows, shape (n,), with their codes in leading columns; as :meth:`lead`."""
+        for column, led in self._led.items():
+            has = ~page.absent[column]
+            led.enter(page.cells[column][has], rows[has])
 
     def forget(self, chunk: record_chunks.Chunk, offset: int, key: str, row: int) -> None:
         """Take a record out of all indexes; its values still stand in the chunk."""

@@ -277,8 +277,8 @@ class PageTaking:
             if np.any(numbers < least) or np.any(numbers > most):
                 raise ValueError("a revision or a version is none")
 
-    def payloads(self, page: StoredPage) -> list[record_chunks.Kept]:
-        """Return the rows' payloads.
+    def payloads(self, page: StoredPage) -> list[Any]:
+        """Return what holds each row's payload; the places in it are those of the page.
 
         :raises ValueError: one leads nowhere
         """
@@ -291,12 +291,7 @@ class PageTaking:
             raise ValueError("a payload leads nowhere")
         if np.any(places >= np.array(list(map(self._packing.places, held)))[owners]):
             raise ValueError("a payload leads nowhere")
-        return [
-            own if type(own) is bytes else (own, place)
-            for own, place in zip(
-                map(held.__getitem__, owners.tolist()), places.tolist(), strict=True
-            )
-        ]
+        return list(map(held.__getitem__, owners.tolist()))
 
     def digests(self, page: StoredPage) -> list[Any] | None:
         """Return the rows' digests; None where the namespace makes none.
@@ -377,5 +372,5 @@ def _check_flags(values: npt.NDArray[Any], count: int) -> None:
 
 
 def _check_texts(texts: Iterable[Any]) -> None:
-    if any(type(each) is not str for each in texts):
+    if not set(map(type, texts)) <= {str}:
         raise ValueError("a text is none")

@@ -79,12 +79,11 @@ class Vocabulary:
 
     def codes(self, texts: Iterable[str]) -> list[int]:
         """Return the codes of texts, new ones where they have none."""
-        known = self._codes
-        found = []
-        for text in texts:
-            code = known.get(text)
-            found.append(self.code(text) if code is None else code)
-        return found
+        texts = list(texts)
+        found = list(map(self._codes.get, texts))
+        if None in found:
+            found = list(map(self.code, texts))
+        return found  # type: ignore[return-value]
 
     def code(self, text: str) -> int:
         """Return the code of a text, a new one where it has none."""

@@ -48,6 +48,60 @@ class TestKeyPacking(testtools.TestCase):
             del rows[key]
             self.assertRaises(KeyError, rows.__delitem__, key)
 
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(("page", "one", "remove", "snapshot")),
+                st.lists(st.integers(0, 2**6), min_size=1, max_size=40, unique=True),
+            ),
+            max_size=25,
+        )
+    )
+    def test_keys_that_came_by_pages_and_one_by_one_are_found_as_in_a_dictionary(self, steps):
+        # Equal first halves, equal halves but for the cell, and neighbours.
+        keys = [
+            f"{uuid.UUID(int=(n % 5 << 64) | n // 13)}@{'ab'[n % 13 % 2]}" for n in range(2**6 + 1)
+        ]
+        rows, model, frozen = key_rows.PackedRowsMutation(), {}, []
+        for cell in "ab":
+            rows.packing.enter(f"{uuid.UUID(int=0)}@{cell}")
+        for number, (step, chosen) in enumerate(steps):
+            wanted = list(dict.fromkeys(keys[at] for at in chosen))
+            if step == "page":
+                packed = self.packed(rows.packing, wanted)
+                # One that was removed may be refused as well: then there is a record of it.
+                if rows.has_any(packed):
+                    continue
+                self.assertFalse(model.keys() & set(wanted))
+                here = np.arange(len(wanted)) + 100 * number
+                rows.enter_page(packed, here)
+                model.update(zip(wanted, here.tolist(), strict=True))
+            elif step == "one":
+                for key in filter(lambda key: key not in model, wanted):
+                    rows[key] = model[key] = number
+            elif step == "remove":
+                for key in filter(model.__contains__, wanted):
+                    del rows[key]
+                    del model[key]
+            else:
+                frozen.append((rows.freeze(), dict(model)))
+        for held, expected in [*frozen, (rows.freeze(), model), (rows, model)]:
+            self.assertEqual(len(expected), len(held))
+            self.assertEqual(sorted(expected), sorted(held))
+            self.assertEqual([expected.get(key) for key in keys], list(map(held.get, keys)))
+
+    @staticmethod
+    def packed(packing, keys):
+        found = b"".join(map(packing.packed, keys))
+        return np.frombuffer(found, np.uint8).reshape(-1, 17)
+
+    def test_a_page_with_a_key_twice_is_refused(self):
+        rows = key_rows.PackedRowsMutation()
+        key = f"{uuid.UUID(int=5)}@a"
+        rows.packing.enter(key)
+        packed = self.packed(rows.packing, [key, key])
+        self.assertRaises(ValueError, rows.has_any, packed)
+
     @given(st.text(max_size=80) | st.uuids().map(str) | st.from_regex(r"[0-9a-fA-F -]{36}(@c)?"))
     def test_any_text_is_packed_so_that_it_comes_back_or_not_at_all(self, key):
         packing = key_rows.KeyPacking()
