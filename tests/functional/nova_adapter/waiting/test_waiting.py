@@ -35,7 +35,10 @@ class WaitingTest(unittest.TestCase):
         self.run_module("parked_servers")
 
     def test_dying_conductors(self) -> None:
-        self.run_module("dying_conductors")
+        self.run_module("deaths.dying_conductors")
+
+    def test_given_up_servers(self) -> None:
+        self.run_module("deaths.given_up_servers")
 
     def test_asking_users(self) -> None:
         self.run_module("asking_users")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conductors that die or sleep at any step lose no server and build none twice; run by
-:mod:`.test_waiting`.
+:mod:`..test_waiting`.
 """
 
 from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - Nova's first
+from tests.functional.nova_adapter.waiting.deaths import mortal_conductors
 
 import contextlib
 import threading
@@ -14,9 +15,7 @@ import oslo_messaging
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import manager as compute_manager
 from nova.compute import rpcapi as compute_rpcapi
-from nova.compute import task_states
 from nova.scheduler import rpcapi
 from nova.scheduler.client import report
 
@@ -29,65 +28,7 @@ State = pending.PendingState
 TASKS = nova.conductor.manager.ComputeTaskManager
 
 
-class Died(BaseException):
-    """The process ended here; nothing in it runs any more."""
-
-
-class DyingConductorsTest(waiting_cloud.WaitingCloud):
-    def setUp(self):
-        super().setUp()
-        self.sent = []
-        send = compute_rpcapi.ComputeAPI.build_and_run_instance
-
-        def counted(api, context, instance, *args, **kwargs):
-            self.sent.append(instance.uuid)
-            return send(api, context, instance, *args, **kwargs)
-
-        patch = mock.patch.object(compute_rpcapi.ComputeAPI, "build_and_run_instance", counted)
-        patch.start()
-        self.addCleanup(patch.stop)
-
-    @contextlib.contextmanager
-    def dying(self, owner, name, *, behind=False):
-        """Let the next conductor that comes to a function end before it, or behind it."""
-        died = threading.Event()
-        function = getattr(owner, name)
-        is_static = isinstance(
-            vars(owner).get(name) if isinstance(owner, type) else None, staticmethod
-        )
-
-        def die(*args, **kwargs):
-            if died.is_set():
-                return function(*args, **kwargs)
-            if behind:
-                function(*args, **kwargs)
-            died.set()
-            raise Died
-
-        patched = staticmethod(die) if is_static else die
-        with mock.patch.object(owner, name, patched):
-            yield died
-        self.assertTrue(died.is_set(), f"nobody came to {name}")
-
-    def ask_of_a_dying_one(self, owner, name, *, behind=False, servers=1):
-        with self.dying(owner, name, behind=behind) as died:
-            asked = self.ask(servers=servers)
-            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
-        return asked
-
-    def take_over(self, server):
-        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
-        self.grant(server)
-
-    def assert_built_once(self, *servers):
-        for server in servers:
-            self.active(server)
-            self.ended(server)
-            self.assertEqual(1, self.sent.count(server), self.sent)
-            self.assertEqual(["cell1"], [cell for cell, _ in self.instances(server)])
-            [allocated] = self.allocations(server).values()
-            self.assertEqual(1, allocated["resources"]["VCPU"])
-
+class DyingConductorsTest(mortal_conductors.MortalConductors):
     def assert_built_by_another(self, owner, name, *, behind=False):
         server = self.ask_of_a_dying_one(owner, name, behind=behind)[0]
         self.take_over(server)
@@ -198,11 +139,6 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.grant(server)
         self.assert_built_once(server)
 
-    def make_room_of_allocations(self, server):
-        report.report_client_singleton().delete_allocation_for_instance(
-            self.context, server, force=True
-        )
-
     def test_one_that_its_user_deleted_is_not_sent_on(self):
         server = self.left_unsent()[0]
         self.admin_api.delete_server(server)
@@ -279,16 +215,6 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
 
     # -- where nobody can go on -----------------------------------------------------------
 
-    def assert_fails(self, server, text, *, holds=False):
-        self.comes_to(server, "ERROR")
-        self.ended(server)
-        self.assertIn(text, self.fault(server))
-        self.assertEqual([], self.sent)
-        # What may arrive after all has its room until its user deletes it.
-        self.assertEqual(holds, bool(self.allocations(server)))
-        self.admin_api.delete_server(server)
-        self.assertEqual({}, self.allocations(server))
-
     def test_between_the_word_of_the_sending_and_the_sending(self):
         server = self.ask_of_a_dying_one(self.waiting._ledger, "sent", behind=True)[0]
         self.take_over(server)
@@ -299,209 +225,6 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
             self.pass_time(abandoned_requests.SENT_SECONDS)
             self.take_over(server)
             self.assert_fails(server, "did not arrive", holds=True)
-
-    def all_being_still(self, seconds=abandoned_requests.SENT_SECONDS + 1):
-        return mock.patch.object(
-            abandoned_requests, "_still_seconds", autospec=True, return_value=seconds
-        )
-
-    # -- computes that give up ------------------------------------------------------------
-
-    def ask_of_a_compute_that_gives_up(self, servers=1, **more):
-        """Let a compute's first call to a conductor that was killed end without an answer."""
-        save = objects.Instance.save
-
-        def time_out(instance, *args, **kwargs):
-            if kwargs.get("expected_task_state") == (task_states.SCHEDULING, None):
-                raise oslo_messaging.MessagingTimeout("made")
-            return save(instance, *args, **kwargs)
-
-        given_up = threading.Semaphore(0)
-        locked = compute_manager.ComputeManager._build_failed
-
-        def failed(manager, node):
-            given_up.release()
-            return locked(manager, node)
-
-        with (
-            mock.patch.object(objects.Instance, "save", time_out),
-            mock.patch.object(compute_manager.ComputeManager, "_build_failed", failed),
-        ):
-            asked = self.ask(servers=servers, **more)
-            for _ in asked:
-                self.assertTrue(given_up.acquire(timeout=waiting_cloud.PATIENCE_SECONDS))
-        for server in asked:
-            self.assertEqual({}, self.allocations(server))
-        return asked
-
-    def look(self, server):
-        """Look for a server that was placed and is not seen on a host."""
-        waiting_cloud.patience.wait_until(
-            lambda: (request := self.record(server)) is not None and pending.is_let_go(request),
-            waiting_cloud.PATIENCE_SECONDS,
-            lambda: str(self.record(server)),
-        )
-        self.pass_time(self.waiting._look_seconds + 1)
-        self.grant(server)
-
-    def assert_built_again(self, *servers):
-        for server in servers:
-            self.active(server)
-            self.ended(server)
-            self.assertEqual(2, self.sent.count(server), self.sent)
-            self.assertEqual(["cell1"], [cell for cell, _ in self.instances(server)])
-            [allocated] = self.allocations(server).values()
-            self.assertEqual(1, allocated["resources"]["VCPU"])
-
-    def test_what_a_compute_gave_up_is_sent_again(self):
-        servers = self.ask_of_a_compute_that_gives_up(servers=2)
-        self.assertEqual({"BUILD"}, {self.admin_api.get_server(e)["status"] for e in servers})
-        # Just now: something may still come of it.
-        self.look(servers[0])
-        self.in_state(servers[0], State.BUILDING)
-        self.assertEqual(sorted(servers), sorted(self.sent))
-        with self.all_being_still(11.0):
-            self.look(servers[0])
-            self.assert_built_again(*servers)
-        self.assertEqual(2, self.waiting.counts["given_up"])
-
-    def test_what_moves_while_it_is_looked_at_was_not_given_up(self):
-        server = self.ask_of_a_compute_that_gives_up()[0]
-        has_allocations = abandoned_requests.AbandonedRequests._has_allocations
-
-        def moving(abandoned, context, uuid):
-            [(_, instance)] = self.instances(uuid)
-            instance.updated_at = None
-            instance.task_state = task_states.SCHEDULING
-            instance.save()
-            return has_allocations(abandoned, context, uuid)
-
-        with (
-            self.all_being_still(11.0),
-            mock.patch.object(abandoned_requests.AbandonedRequests, "_has_allocations", moving),
-        ):
-            self.look(server)
-            self.in_state(server, State.BUILDING)
-        self.assertEqual(1, self.sent.count(server))
-        self.assertEqual(0, self.waiting.counts["given_up"])
-
-    def test_what_lies_in_the_queue_of_a_compute_is_left_to_it(self):
-        # Nobody deletes its allocation but by mistake, and even then its message may come.
-        with mock.patch.object(
-            compute_manager.ComputeManager, "build_and_run_instance", autospec=True
-        ):
-            server = self.ask()[0]
-            self.look(server)
-            self.in_state(server, State.BUILDING)
-            self.make_room_of_allocations(server)
-            with self.all_being_still(11.0):
-                self.look(server)
-                self.in_state(server, State.BUILDING)
-        self.assertEqual(1, self.sent.count(server))
-        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
-
-    def test_what_a_compute_has_for_long_is_left_to_it_as_in_nova(self):
-        with mock.patch.object(
-            compute_manager.ComputeManager, "build_and_run_instance", autospec=True
-        ):
-            server = self.ask()[0]
-            with self.all_being_still():
-                self.look(server)
-                waiting_cloud.patience.wait_until(
-                    lambda: self.record(server) is None,
-                    waiting_cloud.PATIENCE_SECONDS,
-                    lambda: str(self.record(server)),
-                )
-        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
-        self.assertEqual(1, len(self.allocations(server)))
-
-    def test_what_a_compute_began_and_ended_with_ends_in_error(self):
-        def begin(_manager, _context, instance, *_args, **_kwargs):
-            instance.task_state = None
-            instance.save()
-
-        with mock.patch.object(compute_manager.ComputeManager, "build_and_run_instance", begin):
-            server = self.ask()[0]
-            with self.all_being_still():
-                self.look(server)
-                self.comes_to(server, "ERROR")
-        self.assertIn("did not arrive", self.fault(server))
-        self.assertEqual(1, len(self.allocations(server)))
-
-    def test_what_was_given_up_and_has_no_room_any_more_waits_in_its_cell(self):
-        server = self.ask_of_a_compute_that_gives_up()[0]
-        first, _second = self.fill()
-        with self.all_being_still(11.0):
-            self.look(server)
-            self.waits(server)
-        self.assertEqual({}, self.allocations(server))
-        self.make_room(first)
-        self.grant(server)
-        self.assert_built_again(server)
-
-    def test_a_conductor_that_dies_as_it_sends_again_is_followed_by_another(self):
-        for owner, name, behind in (
-            (self.waiting._ledger, "give_up", False),
-            (self.waiting._ledger, "give_up", True),
-            (objects.Instance, "save", True),
-        ):
-            with self.subTest(name=name, behind=behind):
-                server = self.ask_of_a_compute_that_gives_up()[0]
-                with self.all_being_still(11.0), self.dying(owner, name, behind=behind) as died:
-                    self.look(server)
-                    self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
-                    self.take_over(server)
-                    self.assert_built_again(server)
-                self.make_room(server)
-
-    def test_one_that_slept_before_it_sent_again_sends_nothing(self):
-        server = self.ask_of_a_compute_that_gives_up()[0]
-        with (
-            self.all_being_still(11.0),
-            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(self.waiting._ledger, "give_up") as asleep,
-        ):
-            self.look(server)
-            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-            self.take_over(server)
-            self.assert_built_again(server)
-        self.wait_for_overtaken()
-        self.assert_built_again(server)
-        self.assertTrue(self.waiting.counts["overtaken"], self.waiting.counts)
-
-    def test_one_that_slept_before_its_second_message_is_not_followed_by_a_third(self):
-        server = self.ask_of_a_compute_that_gives_up()[0]
-        with (
-            self.all_being_still(11.0),
-            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(self.waiting._ledger, "sent", behind=True) as asleep,
-        ):
-            self.look(server)
-            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-            self.take_over(server)
-            self.in_state(server, State.SCHEDULING)
-            self.assertEqual(1, self.sent.count(server))
-        self.active(server)
-        self.pass_time(self.waiting._look_seconds + 1)
-        self.grant(server)
-        self.assert_built_again(server)
-
-    def test_what_computes_give_up_for_long_ends_in_error(self):
-        server = self.ask_of_a_compute_that_gives_up()[0]
-        self.sent.clear()
-        self.pass_time(3600.0)
-        with self.all_being_still(11.0):
-            self.look(server)
-            self.assert_fails(server, "did not arrive")
-
-    def test_what_its_user_deletes_is_not_sent_again(self):
-        server = self.ask_of_a_compute_that_gives_up()[0]
-        self.sent.clear()
-        self.admin_api.delete_server(server)
-        with self.all_being_still(11.0):
-            self.look(server)
-            self.ended(server)
-        self.assertEqual(([], {}), (self.sent, self.allocations(server)))
 
     def assert_expired(self, owner, name, *, behind=False):
         self.fill()
@@ -626,35 +349,6 @@ class DyingConductorsTest(waiting_cloud.WaitingCloud):
         self.assert_built_once(*servers)
 
     # -- who sleeps, and wakes behind others ------------------------------------------------
-
-    @contextlib.contextmanager
-    def sleeping(self, owner, name, *, behind=False):
-        """Let the next conductor that comes to a function sleep before or behind it."""
-        asleep, awake, over = threading.Event(), threading.Event(), threading.Event()
-        function = getattr(owner, name)
-
-        def sleep(*args, **kwargs):
-            if asleep.is_set():
-                return function(*args, **kwargs)
-            came_to = function(*args, **kwargs) if behind else None
-            asleep.set()
-            awake.wait(waiting_cloud.PATIENCE_SECONDS)
-            try:
-                return came_to if behind else function(*args, **kwargs)
-            finally:
-                over.set()
-
-        with mock.patch.object(owner, name, sleep):
-            yield asleep
-            awake.set()
-            self.assertTrue(over.wait(waiting_cloud.PATIENCE_SECONDS))
-
-    def wait_for_overtaken(self):
-        """Give one that was overtaken time to find out; what it did is for the test to tell."""
-        with contextlib.suppress(waiting_cloud.patience.OutOfPatience):
-            waiting_cloud.patience.wait_until(
-                lambda: self.waiting.counts["overtaken"], 5.0, lambda: str(self.waiting.counts)
-            )
 
     def assert_built_behind(self, asleep, server):
         """Have another conductor build a server, once the one that has it in hand sleeps."""

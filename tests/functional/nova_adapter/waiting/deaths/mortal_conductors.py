@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conductors that die or sleep as tests say."""
+
+from tests.functional.nova_adapter.waiting import waiting_cloud  # noqa: I001 - Nova's first
+
+import contextlib
+import threading
+from unittest import mock
+
+from nova.compute import rpcapi as compute_rpcapi
+from nova.scheduler.client import report
+
+from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests
+
+
+class Died(BaseException):
+    """The process ended here; nothing in it runs any more."""
+
+
+class MortalConductors(waiting_cloud.WaitingCloud):
+    """:ivar sent: servers for which a message was sent to a compute, in order"""
+
+    def setUp(self):
+        super().setUp()
+        self.sent = []
+        send = compute_rpcapi.ComputeAPI.build_and_run_instance
+
+        def counted(api, context, instance, *args, **kwargs):
+            self.sent.append(instance.uuid)
+            return send(api, context, instance, *args, **kwargs)
+
+        patch = mock.patch.object(compute_rpcapi.ComputeAPI, "build_and_run_instance", counted)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    @contextlib.contextmanager
+    def dying(self, owner, name, *, behind=False):
+        """Let the next conductor that comes to a function end before it, or behind it."""
+        died = threading.Event()
+        function = getattr(owner, name)
+        is_static = isinstance(
+            vars(owner).get(name) if isinstance(owner, type) else None, staticmethod
+        )
+
+        def die(*args, **kwargs):
+            if died.is_set():
+                return function(*args, **kwargs)
+            if behind:
+                function(*args, **kwargs)
+            died.set()
+            raise Died
+
+        patched = staticmethod(die) if is_static else die
+        with mock.patch.object(owner, name, patched):
+            yield died
+        self.assertTrue(died.is_set(), f"nobody came to {name}")
+
+    def ask_of_a_dying_one(self, owner, name, *, behind=False, servers=1):
+        with self.dying(owner, name, behind=behind) as died:
+            asked = self.ask(servers=servers)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        return asked
+
+    def take_over(self, server):
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        self.grant(server)
+
+    def assert_built_once(self, *servers):
+        for server in servers:
+            self.active(server)
+            self.ended(server)
+            self.assertEqual(1, self.sent.count(server), self.sent)
+            self.assertEqual(["cell1"], [cell for cell, _ in self.instances(server)])
+            [allocated] = self.allocations(server).values()
+            self.assertEqual(1, allocated["resources"]["VCPU"])
+
+    def make_room_of_allocations(self, server):
+        report.report_client_singleton().delete_allocation_for_instance(
+            self.context, server, force=True
+        )
+
+    def assert_fails(self, server, text, *, holds=False):
+        self.comes_to(server, "ERROR")
+        self.ended(server)
+        self.assertIn(text, self.fault(server))
+        self.assertEqual([], self.sent)
+        # What may arrive after all has its room until its user deletes it.
+        self.assertEqual(holds, bool(self.allocations(server)))
+        self.admin_api.delete_server(server)
+        self.assertEqual({}, self.allocations(server))
+
+    def all_being_still(self, seconds=abandoned_requests.SENT_SECONDS + 1):
+        return mock.patch.object(
+            abandoned_requests, "_still_seconds", autospec=True, return_value=seconds
+        )
+
+    @contextlib.contextmanager
+    def sleeping(self, owner, name, *, behind=False):
+        """Let the next conductor that comes to a function sleep before or behind it."""
+        asleep, awake, over = threading.Event(), threading.Event(), threading.Event()
+        function = getattr(owner, name)
+
+        def sleep(*args, **kwargs):
+            if asleep.is_set():
+                return function(*args, **kwargs)
+            came_to = function(*args, **kwargs) if behind else None
+            asleep.set()
+            awake.wait(waiting_cloud.PATIENCE_SECONDS)
+            try:
+                return came_to if behind else function(*args, **kwargs)
+            finally:
+                over.set()
+
+        with mock.patch.object(owner, name, sleep):
+            yield asleep
+            awake.set()
+            self.assertTrue(over.wait(waiting_cloud.PATIENCE_SECONDS))
+
+    def wait_for_overtaken(self):
+        """Give one that was overtaken time to find out; what it did is for the test to tell."""
+        with contextlib.suppress(waiting_cloud.patience.OutOfPatience):
+            waiting_cloud.patience.wait_until(
+                lambda: self.waiting.counts["overtaken"], 5.0, lambda: str(self.waiting.counts)
+            )
