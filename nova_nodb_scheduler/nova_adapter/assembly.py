@@ -23,6 +23,7 @@ from keystoneauth1 import identity, loading
 from nova import objects
 from nova.scheduler.client import report
 from oslo_config import cfg
+from oslo_messaging import opts as messaging_opts
 from stevedore import driver as stevedore_driver
 
 from nova_nodb_scheduler import errors
@@ -309,7 +310,7 @@ class Plugin:
             self.wait_settings(),
             abandoned_requests.AbandonedRequests(report.report_client_singleton),
             # What gives a build up has waited for an answer, and then says so.
-            look_seconds=self.conf.rpc_response_timeout + 40.0,
+            look_seconds=_answer_seconds(self.conf) + 40.0,
             events=self.tenant_events,
         )
         self._waiting_conductor = made
@@ -881,6 +882,15 @@ class Plugin:
                 verify_allocations=options.verify_allocations,
             ),
         )
+
+
+def _answer_seconds(conf: cfg.ConfigOpts) -> float:
+    """Return how long services wait for an answer over RPC."""
+    # oslo.messaging registers it with its first client, which a conductor may not have yet.
+    for group, options in messaging_opts.list_opts():
+        if group is None:
+            conf.register_opts([each for each in options if each.dest == "rpc_response_timeout"])
+    return float(conf.rpc_response_timeout)
 
 
 def _choice(option: str, value: str, choices: Sequence[str]) -> None:
