@@ -57,7 +57,7 @@ class _Sum:
         self.amounts: dict[str, int] = {}
 
     def add(self, request: pending.PendingRequest, sign: int) -> None:
-        servers = sign * len(request.servers)
+        servers = sign * len(request.unsent)
         self.requests += sign
         self.servers += servers
         for name, amount in request.needs.items():

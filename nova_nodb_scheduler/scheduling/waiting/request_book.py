@@ -258,7 +258,7 @@ class RequestBook:
 
     def _charge(self, entry: waiting_lines.Entry, hosts: Mapping[str, int], now: float) -> None:
         request = entry.request
-        project, servers = request.project_id, len(request.servers)
+        project, servers = request.project_id, len(request.unsent)
         self.charges.put(
             request.key,
             grants_in_flight.Charge(entry.attempt, project, request.needs, servers, hosts),

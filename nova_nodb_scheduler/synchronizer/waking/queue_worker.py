@@ -584,9 +584,13 @@ def _has_hosts(transition: followed_requests.Transition) -> bool:
     """
     request, before = transition.request, transition.before
     if transition.step is followed_requests.RequestStep.PLACED:
-        return before is None or before.state is not pending.PendingState.BUILDING
+        if before is None or before.state is not pending.PendingState.BUILDING:
+            return True
+        return before.grant.attempt != request.grant.attempt
     if transition.step is not followed_requests.RequestStep.GONE:
-        return transition.step is followed_requests.RequestStep.BUILDING and not request.placed_at
+        # What was placed is met here by who begins; by others, where it was looked for in vain.
+        is_looked_for = before is not None and request.placed_at > 0
+        return transition.step is followed_requests.RequestStep.BUILDING and not is_looked_for
     in_hand = (pending.PendingState.GRANTED, pending.PendingState.SCHEDULING)
     is_new = request.state in in_hand and not request.placed_at
     return is_new and request.grant.purpose is pending.Purpose.PLACE

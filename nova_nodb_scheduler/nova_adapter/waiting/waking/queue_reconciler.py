@@ -149,7 +149,8 @@ class QueueReconciler:
             # What became unreadable stands in the order as it was, and no step can be taken.
             if now - each.parked_at >= _YOUNG_SECONDS and each.key not in unreadable
         ]
-        servers = {server: each.key for each in waiting for server in each.servers}
+        # What was sent of one whose other servers wait is its host's, or was deleted there.
+        servers = {server: each.key for each in waiting for server in each.unsent}
         there = parts.made_at(servers)
         missing = frozenset(servers.keys() - there.keys())
         mapped = missing.intersection(server for each in waiting for server in each.mapped)

@@ -125,6 +125,17 @@ class ReconcilingTest(queue_cloud.QueueCase):
         self.look()
         self.assertEqual((key,), self.request(key).servers)
 
+    def test_what_was_sent_of_one_whose_others_wait_is_not_taken_for_deleted(self):
+        key, builds = self.waits(servers=2)
+        sent = next(server for server in builds if server != key)
+        self.ledger._step(key, lambda standing: attrs.evolve(standing, sent=(sent,)))
+        self.follow()
+        self.turn()
+        builds[sent].destroy()
+        self.look()
+        self.assertEqual(frozenset(), self.queue.reconciler._missing)
+        self.assertEqual(set(builds), set(self.request(key).servers))
+
     def test_a_build_request_that_only_seemed_to_be_gone_does_not_matter(self):
         key, builds = self.waits()
         builds[key].destroy()

@@ -9,6 +9,7 @@ from nova_nodb_scheduler.scheduling.frame import host_facts
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
 from nova_nodb_scheduler.synchronizer.waking import pending_fit, waiting_events
 from tests.unit.scheduling import toys
+from tests.unit.synchronizer.pending import made_requests
 from tests.unit.synchronizer.waking import made_worker
 
 FITS = pending_fit.ServersFit(("uuid-0",))
@@ -127,6 +128,50 @@ class PlacedTest(made_worker.WorkerCase):
         self.ledger.place(holding, made_worker.LOOK_SECONDS)
         self.round()
         self.assertEqual(2, self.count("placed"))
+
+    def charged(self):
+        with self.followed.lock:
+            return dict(self.followed.queues.charged())
+
+    def test_a_scheduler_that_begins_takes_no_room_off_for_it(self):
+        self.worker = self.make_worker()
+        self.round()
+        self.assertEqual({}, self.charged())
+
+    def test_one_whose_hosts_were_found_by_a_later_attempt_takes_its_room_once(self):
+        self.park("c")
+        self.round()
+        taken = self.ledger.take("c", 2, "one")
+        self.ledger.begin(pending_rules.holding_of(taken))
+        self.round()
+        self.now += made_requests.LEASE_SECONDS
+        # All of the next attempt comes by the feed at once.
+        self.ledger.grant("c", 2, "another", host="uuid-1")
+        self.place("c")
+        self.round()
+        self.round()
+        self.assertEqual({}, self.charged())
+
+    def test_what_waits_of_it_once_it_was_given_up_counts_alone(self):
+        self.round(made_worker.LOOK_SECONDS)
+        holding = pending_rules.holding_of(self.ledger.take("a", 3, "two"))
+        self.ledger.give_up(holding, "b")
+        self.plans.answers.clear()
+        self.ledger.park(holding, "no room", 0.0)
+        self.round()
+        with self.followed.lock:
+            self.assertEqual(1, self.followed.queues.backlog.total().servers)
+
+    def test_what_is_granted_of_it_once_it_was_given_up_is_charged_alone(self):
+        self.round(made_worker.LOOK_SECONDS)
+        holding = pending_rules.holding_of(self.ledger.take("a", 3, "two"))
+        self.ledger.give_up(holding, "b")
+        self.ledger.park(holding, "no room", 0.0)
+        self.round()
+        self.assertEqual(("a", 4), self.told[-1])
+        with self.followed.lock:
+            charge = self.followed.queues._book.charges.get("a")
+        self.assertEqual(1, charge.servers)
 
     def test_a_scheduler_that_begins_looks_for_it_and_tells_nobody(self):
         self.events.clear()
