@@ -37,10 +37,11 @@ takes away where Placement refuses what has changed since.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -194,7 +195,7 @@ class AbandonedRequests:
         self, context: Any, cell: Any, instance: Any, check: Check, request: pending.PendingRequest
     ) -> Remains:
         """Settle a server that was sent, and has no host."""
-        has_room = self._has_allocations(context, instance.uuid)
+        has_room = bool(self._allocated(context, instance.uuid)["allocations"])
         if not has_room and _is_given_up(context, cell, instance):
             return Remains.SEND_AGAIN
         if _still_seconds(instance) < SENT_SECONDS:
@@ -208,31 +209,41 @@ class AbandonedRequests:
         fail(context, cell, instance, NeverArrived(seconds=int(SENT_SECONDS)))
         return Remains.DONE
 
-    def _has_allocations(self, context: Any, server: str) -> bool:
-        try:
-            found = self._report_client().get_allocs_for_consumer(context, server)
-        except Exception as error:
-            raise NotCleared(f"allocations of {server}: {error}") from error
-        return bool(found["allocations"])
+    def _allocated(self, context: Any, server: str) -> dict[str, Any]:
+        """Return what Placement holds for a server, as it is written back.
+
+        :raises NotCleared: it does not tell
+        """
+        with _telling_of(server):
+            found: dict[str, Any] = self._report_client().get_allocs_for_consumer(context, server)
+            return found
 
     def _clear_allocations(self, context: Any, server: str, check: Check) -> None:
         # Nova's own way in one call takes a Placement that does not answer for one that
         # holds nothing, and has no place for the look between its reading and its writing.
-        try:
-            client = self._report_client()
-            found = client.get_allocs_for_consumer(context, server)
-            if not found["allocations"]:
-                return
+        found = self._allocated(context, server)
+        if not found["allocations"]:
+            return
+        with _telling_of(server):
             check(server)
-            is_gone = client.put_allocations(context, server, {**found, "allocations": {}})
-        except NotCleared:
-            raise
-        except Exception as error:
-            # Nova's client lets through what a proxy's answer in Placement's stead makes of it.
-            raise NotCleared(f"allocations of {server}: {error}") from error
+            is_gone = self._report_client().put_allocations(
+                context, server, {**found, "allocations": {}}
+            )
         if not is_gone:
             raise NotCleared(f"allocations of {server}: Placement refused to remove them")
         LOG.info("Allocations of a former attempt for %(server)s are gone", {"server": server})
+
+
+@contextlib.contextmanager
+def _telling_of(server: str) -> Iterator[None]:
+    """Say of whatever Nova's client raises that the allocations of a server stay."""
+    try:
+        yield
+    except NotCleared:
+        raise
+    except Exception as error:
+        # It lets through what a proxy's answer in Placement's stead makes of it.
+        raise NotCleared(f"allocations of {server}: {error}") from error
 
 
 def handle(error: Exception, act: Callable[[], None]) -> None:
@@ -275,15 +286,21 @@ def instance_of(context: Any, server: str) -> tuple[Any, Any] | None:
     return next(iter(_instances(context, server)), None)
 
 
+def instance_in(context: Any, cell: Any, server: str, loaded: Sequence[str] = ()) -> Any:
+    """Return a server's instance in a cell; None where there is none."""
+    with nova_context.target_cell(context, cell) as targeted:
+        try:
+            return objects.Instance.get_by_uuid(targeted, server, expected_attrs=loaded)
+        except nova_exception.InstanceNotFound:
+            return None
+
+
 def _instances(context: Any, server: str) -> Iterable[tuple[Any, Any]]:
     """Yield cells with a server's instance: where it is mapped to, else all that are enabled."""
     for cell in _cells(context, server):
-        with nova_context.target_cell(context, cell) as targeted:
-            try:
-                instance = objects.Instance.get_by_uuid(targeted, server, expected_attrs=[])
-            except nova_exception.InstanceNotFound:
-                continue
-        yield cell, instance
+        instance = instance_in(context, cell, server)
+        if instance is not None:
+            yield cell, instance
 
 
 def _mapped_cell(context: Any, server: str) -> Any:
@@ -321,11 +338,9 @@ def _is_given_up(context: Any, cell: Any, instance: Any) -> bool:
     """
     if instance.task_state is not None or _still_seconds(instance) < _STILL_SECONDS:
         return False
-    with nova_context.target_cell(context, cell) as targeted:
-        try:
-            now = objects.Instance.get_by_uuid(targeted, instance.uuid, expected_attrs=[])
-        except nova_exception.InstanceNotFound:
-            return False
+    now = instance_in(context, cell, instance.uuid)
+    if now is None:
+        return False
     is_still = now.task_state is None and now.updated_at == instance.updated_at
     return is_still and _is_unhosted(now)
 

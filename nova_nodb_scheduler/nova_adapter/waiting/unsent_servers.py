@@ -63,11 +63,9 @@ def send_on(
     """
     mapping = objects.InstanceMapping.get_by_instance_uuid(context, server)
     cell = mapping.cell_mapping
-    with nova_context.target_cell(context, cell) as targeted:
-        try:
-            instance = objects.Instance.get_by_uuid(targeted, server, expected_attrs=_LOADED)
-        except nova_exception.InstanceNotFound:
-            return
+    instance = abandoned_requests.instance_in(context, cell, server, _LOADED)
+    if instance is None:
+        return
     try:
         hosts = _hosts(tasks, context, server, arguments, cell)
     except Exception as error:

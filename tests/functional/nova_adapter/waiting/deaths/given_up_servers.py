@@ -83,18 +83,18 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
 
     def test_what_moves_while_it_is_looked_at_was_not_given_up(self):
         server = self.ask_of_a_compute_that_gives_up()[0]
-        has_allocations = abandoned_requests.AbandonedRequests._has_allocations
+        allocated = abandoned_requests.AbandonedRequests._allocated
 
         def moving(abandoned, context, uuid):
             [(_, instance)] = self.instances(uuid)
             instance.updated_at = None
             instance.task_state = task_states.SCHEDULING
             instance.save()
-            return has_allocations(abandoned, context, uuid)
+            return allocated(abandoned, context, uuid)
 
         with (
             self.all_being_still(11.0),
-            mock.patch.object(abandoned_requests.AbandonedRequests, "_has_allocations", moving),
+            mock.patch.object(abandoned_requests.AbandonedRequests, "_allocated", moving),
         ):
             self.look(server)
             self.in_state(server, State.BUILDING)
