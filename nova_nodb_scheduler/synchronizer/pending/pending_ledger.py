@@ -268,20 +268,15 @@ class PendingLedger:
         found = self._synchronizer.read({record_key(holding.key) for holding in wanted})
         for holding in wanted:
             key = record_key(holding.key)
-            try:
-                state = _state(found.get(key))
-                standing = _request(key.key, state)
-            except errors.UndecodableRecord:
-                # Its next step tells its holder. Others must not lose theirs for it.
-                continue
-            step = pending_rules.renewed(standing, holding, until)
+            renewed = functools.partial(pending_rules.renewed, holding=holding, until_seconds=until)
+            # One that cannot be read tells its holder with its next step. Others must not lose
+            # theirs for it.
+            step, write = _stepped(key, found.get(key), renewed)
             if isinstance(step, pending_rules.Superseded):
                 lost[holding] = step
-            elif step != standing:
-                text = codec.encode(_merged(state, step), _PENDING.schema, record=str(key))
-                writes.append(records.Write(key, found[key].revision, text))
-        if writes:
-            self._synchronizer.write(writes)
+            if write is not None:
+                writes.append(write)
+        self._write(writes)
         return lost
 
     # -- a scheduler's ----------------------------------------------------------------------
@@ -297,14 +292,12 @@ class PendingLedger:
         ended: dict[str, int] = {}
         writes = []
         for name, record in self._synchronizer.read([record_key(key) for key in keys]).items():
-            try:
-                state = _state(record)
-                step = pending_rules.arrived(_request(name.key, state))
-            except errors.UndecodableRecord:
-                continue
-            if isinstance(step, pending.PendingRequest):
-                text = codec.encode(_merged(state, step), _PENDING.schema, record=str(name))
-                writes.append(records.Write(name, record.revision, text))
+            step, write = _stepped(name, record, pending_rules.arrived)
+            if write is not None:
+                writes.append(write)
+            elif isinstance(step, pending.PendingRequest):
+                # It was said before, by who broke off.
+                ended[name.key] = record.revision
         for write, result in zip(writes, self._write(writes), strict=True):
             if result.won and result.record is not None:
                 ended[write.key.key] = result.record.revision
@@ -507,6 +500,25 @@ def _merged(state: Mapping[str, Any] | None, request: pending.PendingRequest) ->
     if not request.placed_at:
         merged.pop("placed_at", None)
     return merged
+
+
+def _stepped(
+    name: records.RecordKey, record: records.Record | None, change: _Change
+) -> tuple[pending_rules.Step | None, records.Write | None]:
+    """Return what a step comes to of a record that was read, and the write that takes it.
+
+    :returns: no step of a record that cannot be read; no write where none is needed
+    """
+    try:
+        state = _state(record)
+        standing = _request(name.key, state)
+    except errors.UndecodableRecord:
+        return None, None
+    step = change(standing)
+    if record is None or isinstance(step, pending_rules.Superseded) or step == standing:
+        return step, None
+    text = codec.encode(_merged(state, step), _PENDING.schema, record=str(name))
+    return step, records.Write(name, record.revision, text)
 
 
 def _written_at(record: records.Record) -> float:

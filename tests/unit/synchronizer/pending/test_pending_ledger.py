@@ -168,6 +168,23 @@ class StepsTest(LedgerCase):
                 self.assertTrue(self.ledger.finish(pending_rules.holding_of(taken)))
                 self.assertIsNone(self.ledger.read_payload("a"))
 
+    def test_what_was_broken_off_as_it_ended_is_ended_by_who_sees_it_again(self):
+        self.let_go()
+        write = self.client.write
+        tries = iter([write])
+
+        def dying(writes):
+            return next(tries, self.break_off)(writes)
+
+        self.client.write = dying
+        self.assertRaises(errors.BackendUnavailable, self.ledger.arrive, ["a"])
+        del self.client.write
+        self.ledger.arrive(["a"])
+        self.assertEqual((None, None), (self.ledger.read("a"), self.ledger.read_payload("a")))
+
+    def break_off(self, _writes):
+        raise errors.BackendUnavailable("memory", "made")
+
     def test_what_was_given_up_is_sent_again_and_once(self):
         holding = self.looked_for()
         given_up = self.ledger.give_up(holding, "b")
