@@ -214,10 +214,8 @@ class Trial:
         )
         in_error = [u for u in asked.ids if seen.of(u).failed is not None]
         # A compute whose conductor is away tells its log alone that it had begun.
-        gave_up = _failed_builds(seen, asked.ids, not_built)
-        failed_builds = tuple(
-            u for u in asked.ids if u in gave_up or (u in builds and u in in_error)
-        )
+        left = _failed_builds(seen, asked.ids, not_built)
+        failed_builds = tuple(u for u in asked.ids if u in left or (u in builds and u in in_error))
         pairs = [(seen.of(gone), seen.of(new)) for gone, new in turns if new is not None]
         complete = [(a.freed, b.placed, b.active) for a, b in pairs if a.freed is not None]
         return Round(
