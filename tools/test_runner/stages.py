@@ -51,6 +51,11 @@ _TWINS = (
 # What holds for eight writers at once holds for fewer.
 _FEWER_WRITERS = r"\.test_races\..*\.test_(two|four)_writers_"
 
+# Nova's services in processes of their own, which a stage of its own runs.
+_WAITING = r"\.nova_adapter\.waiting\."
+# A minute each, with the same calls as on MariaDB; all three churn in node_churn.
+_MORE_CHURN = r"\.test_churn\.On(SQLite|PostgreSQL)Test\."
+
 # A Keystone takes half a minute to lay down, and Nova's services ten seconds to start.
 _DEAR_ZAQAR = r"\.(test_keystone\.|test_waking_events\.ConductorTest\.)"
 
@@ -99,9 +104,9 @@ STAGES = (
         When.CI,
         2400,
         "tests/functional/nova_adapter: Nova in process, real back ends",
-        work.Tests("functional/nova_adapter", again=True),
+        work.Tests("functional/nova_adapter", but=f"{_WAITING}|{_MORE_CHURN}", again=True),
         share=_THIRD,
-        workers=1.0,
+        workers=1.5,
     ),
     Stage(
         "unit",
@@ -111,6 +116,15 @@ STAGES = (
         work.Tests("unit"),
         share=_THIRD,
         workers=1.0,
+    ),
+    Stage(
+        "waiting",
+        When.CI,
+        1800,
+        "tests/functional/nova_adapter/waiting: requests that wait, and who may die meanwhile",
+        work.Tests("functional/nova_adapter/waiting", again=True),
+        share=_THIRD,
+        workers=1.5,
     ),
     Stage(
         "placement",

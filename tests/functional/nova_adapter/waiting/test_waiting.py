@@ -13,15 +13,19 @@ ROOT = pathlib.Path(__file__).parents[4]
 MOST_SECONDS = 1200.0
 
 
-class WaitingTest(unittest.TestCase):
-    def run_module(self, name: str) -> None:
+class OfModule:
+    """Each is a class, for stestr runs all tests of a class one after the other."""
+
+    module: str
+
+    def test_all_of_the_module(self):
         environment = {
             **os.environ,
             "OS_NOVA_DISABLE_EVENTLET_PATCHING": "true",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
         }
         done = subprocess.run(
-            [sys.executable, "-m", "testtools.run", f"{__package__}.{name}"],
+            [sys.executable, "-m", "testtools.run", f"{__package__}.{self.module}"],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -31,17 +35,22 @@ class WaitingTest(unittest.TestCase):
         )
         self.assertEqual(0, done.returncode, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}")
 
-    def test_parked_servers(self) -> None:
-        self.run_module("parked_servers")
 
-    def test_dying_conductors(self) -> None:
-        self.run_module("deaths.dying_conductors")
+class DyingConductorsTest(OfModule, unittest.TestCase):
+    module = "deaths.dying_conductors"
 
-    def test_given_up_servers(self) -> None:
-        self.run_module("deaths.given_up_servers")
 
-    def test_asking_users(self) -> None:
-        self.run_module("asking_users")
+class GivenUpServersTest(OfModule, unittest.TestCase):
+    module = "deaths.given_up_servers"
 
-    def test_moving_servers(self) -> None:
-        self.run_module("moving_servers")
+
+class ParkedServersTest(OfModule, unittest.TestCase):
+    module = "parked_servers"
+
+
+class AskingUsersTest(OfModule, unittest.TestCase):
+    module = "asking_users"
+
+
+class MovingServersTest(OfModule, unittest.TestCase):
+    module = "moving_servers"
