@@ -90,11 +90,15 @@ class Deployment:
 def running(
     shape: Shape, settings: stack_settings.Settings, progress: stack_module.Progress
 ) -> Iterator[Deployment]:
-    """Bring a fresh stack up, and end it afterwards; its logs stay.
+    """Bring a fresh stack up, and end it afterwards; its logs stay, and so do those before.
 
     :param settings: directories, ports and numbers of processes
     """
-    stack_module.Stack(settings, progress).down(wipe=True)
+    former = stack_module.Stack(settings, progress)
+    former.down()
+    if aside := former.put_logs_aside():
+        progress(f"the logs of the run before are in {aside}")
+    former.down(wipe=True)
     with contextlib.ExitStack() as held:
         backend = None
         if shape.with_plugin:

@@ -184,6 +184,27 @@ class ReleaseTest(unittest.TestCase):
             self.assertRegex(text, rf"(?m)^nova=={release}\.")
 
 
+class LogsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.state = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.stack = stack_module.Stack(_settings(state=self.state))
+
+    def test_of_no_run_nothing_is_put_aside(self) -> None:
+        self.assertIsNone(self.stack.put_logs_aside())
+
+    def test_logs_put_aside_outlive_the_next_run_and_the_oldest_go(self) -> None:
+        asides = []
+        for number in range(7):
+            (self.stack.settings.log / "nova-api.log").write_text(str(number))
+            asides.append(self.stack.put_logs_aside())
+            self.stack.down(wipe=True)
+            self.stack = stack_module.Stack(_settings(state=self.state))
+        self.assertEqual(
+            [None, None, "2", "3", "4", "5", "6"],
+            [(aside / "nova-api.log").read_text() if aside.exists() else None for aside in asides],
+        )
+
+
 class PluginStatusTest(unittest.TestCase):
     def test_the_worst_scheduler_is_reported(self) -> None:
         status = plugin_status.from_json(

@@ -2,6 +2,7 @@
 """The whole stack: up, down, plugin, restart, kill, capacity."""
 
 import contextlib
+import datetime
 import pathlib
 import shutil
 import signal
@@ -27,6 +28,8 @@ _GRACEFUL_SECONDS = 180.0
 _SILENT_SECONDS = 35.0
 # What may be removed: everything but the virtual environment and Tempest's results.
 _DATA = ("etc", "run", "log", "mysql", "rabbitmq", "nova", "neutron", "glance")
+# What is put aside stays until so many others were.
+_MOST_KEPT_LOGS = 5
 
 
 class Stack:
@@ -83,6 +86,23 @@ class Stack:
                 shutil.rmtree(self.settings.state / directory, ignore_errors=True)
             (self.settings.state / "schemas-done").unlink(missing_ok=True)
             (self.settings.state / "stack.json").unlink(missing_ok=True)
+
+    def put_logs_aside(self) -> pathlib.Path | None:
+        """Move the logs of a stack that is down to a directory of their own, named by the time.
+
+        :returns: the directory; None where there are no logs
+        """
+        log = self.settings.log
+        if not any(log.iterdir()):
+            return None
+        kept = self.settings.state / "kept-logs"
+        kept.mkdir(exist_ok=True)
+        aside = kept / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S.%f}"
+        log.rename(aside)
+        log.mkdir()
+        for oldest in sorted(kept.iterdir())[:-_MOST_KEPT_LOGS]:
+            shutil.rmtree(oldest)
+        return aside
 
     def start(self, name: str) -> None:
         """Start one process without waiting for it. A no-op while it runs."""
