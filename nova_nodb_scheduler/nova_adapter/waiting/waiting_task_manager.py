@@ -169,7 +169,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
 
 
 class _SendingApi:
-    """Nova's API of computes; told of each server before it is sent to be built.
+    """Nova's API of computes; told of each server just before it is sent to be built.
 
     :param send: raises where it must not be
     """
@@ -182,8 +182,30 @@ class _SendingApi:
         return getattr(self._api, name)
 
     def build_and_run_instance(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        self._send(instance.uuid)
-        return self._api.build_and_run_instance(context, instance, *args, **kwargs)
+        message = _MessageContext(context, functools.partial(self._send, instance.uuid))
+        return self._api.build_and_run_instance(message, instance, *args, **kwargs)
+
+
+class _MessageContext:
+    """The context of one message, which is made last of its parts.
+
+    A conductor that is killed behind the word and before the message loses the server. By
+    then the client, the compute's version and the arguments' text are there, which takes
+    longest where a conductor has just begun and many come at once.
+
+    :param before: called once, before the message has a context
+    """
+
+    def __init__(self, context: Any, before: Callable[[], None]) -> None:
+        self._context = context
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def to_dict(self) -> Any:
+        self._before()
+        return self._context.to_dict()
 
 
 class _HeldBuildRequest:

@@ -73,6 +73,9 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
     def test_before_the_word_of_the_sending(self):
         self.assert_built_by_another(self.waiting._ledger, "sent")
 
+    def test_before_the_version_of_the_message_is_chosen(self):
+        self.assert_built_by_another(compute_rpcapi.ComputeAPI, "_ver")
+
     def test_a_second_one_that_sends_on(self):
         server = self.ask_of_a_dying_one(TASKS, "_delete_build_request", behind=True)[0]
         with self.dying(self.waiting._ledger, "sent") as died:

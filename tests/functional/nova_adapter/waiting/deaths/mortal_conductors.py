@@ -26,8 +26,8 @@ class MortalConductors(waiting_cloud.WaitingCloud):
         send = compute_rpcapi.ComputeAPI.build_and_run_instance
 
         def counted(api, context, instance, *args, **kwargs):
+            send(api, context, instance, *args, **kwargs)
             self.sent.append(instance.uuid)
-            return send(api, context, instance, *args, **kwargs)
 
         patch = mock.patch.object(compute_rpcapi.ComputeAPI, "build_and_run_instance", counted)
         patch.start()
