@@ -302,18 +302,17 @@ class WaitingConductor:
     def _let_go(self, attempt: Attempt) -> bool:
         """Leave servers that were sent to their hosts, to be looked for later.
 
+        Blocks for a lease where the back end does not answer. Behind that they are looked for
+        as such of which nobody knows whether they were sent.
+
         :returns: whether the request stands as placed, and by this
         """
         # No thread is to renew what nobody has.
         self._in_hand.remove(attempt.holding)
         let_go = self._ledger.rest if attempt.is_doubtful else self._ledger.place
         try:
-            step = let_go(attempt.holding, self._look_seconds)
-        except errors.NodbError as error:
-            LOG.warning(
-                "Request %(key)s is looked at when its lease ends: %(error)s",
-                {"key": attempt.request.key, "error": error},
-            )
+            step = self._insist(attempt, lambda: let_go(attempt.holding, self._look_seconds))
+        except LeftAlone:
             return False
         return isinstance(step, pending.PendingRequest) and not attempt.is_doubtful
 

@@ -205,6 +205,8 @@ def placed(
     """
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
+    if pending.is_let_go(standing):
+        return standing
     if standing.state not in (_SCHEDULING, _BUILDING):
         return Superseded(standing)
     return attrs.evolve(

@@ -129,6 +129,12 @@ class StepsTest(LedgerCase):
         self.now += 1
         self.assertIs(State.BUILDING, self.ledger.grant("a", 1, "scheduler").grant.after)
 
+    def test_who_lets_go_once_more_behind_a_lost_answer_changes_nothing(self):
+        holding = self.let_go()
+        standing = self.ledger.read("a")
+        self.now += 1
+        self.assertEqual(standing, self.ledger.place(holding, 100.0))
+
     def test_what_was_not_sent_is_left_out_of_what_is_placed(self):
         holding = self.building()
         self.ledger.sent(holding, "b")

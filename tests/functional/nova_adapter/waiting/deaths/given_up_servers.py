@@ -50,13 +50,16 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
             self.assertEqual({}, self.allocations(server))
         return asked
 
-    def look(self, server):
-        """Look for a server that was placed and is not seen on a host."""
+    def let_go(self, server):
         waiting_cloud.patience.wait_until(
             lambda: (request := self.record(server)) is not None and pending.is_let_go(request),
             waiting_cloud.PATIENCE_SECONDS,
             lambda: str(self.record(server)),
         )
+
+    def look(self, server):
+        """Look for a server that was placed and is not seen on a host."""
+        self.let_go(server)
         self.pass_time(self.waiting._look_seconds + 1)
         self.grant(server)
 
@@ -213,6 +216,31 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
         with self.all_being_still(11.0):
             self.look(server)
             self.assert_fails(server, "did not arrive")
+
+    def test_a_back_end_that_gives_no_answer_as_it_is_let_go_is_asked_again(self):
+        for behind in (False, True):
+            with self.subTest(behind=behind), self.away_at("place", behind=behind):
+                server = self.ask()[0]
+                self.let_go(server)
+                self.make_room(server)
+
+    def test_so_it_is_where_nobody_knows_whether_it_was_sent(self):
+        with (
+            mock.patch.object(
+                compute_manager.ComputeManager, "build_and_run_instance", autospec=True
+            ),
+            self.away_at("rest", behind=False),
+        ):
+            server = self.ask_of_a_dying_one(self.waiting._ledger, "place")[0]
+            self.take_over(server)
+            waiting_cloud.patience.wait_until(
+                lambda: (
+                    self.record(server).grant.until_seconds
+                    > self.now() + waiting_cloud.LEASE_SECONDS
+                ),
+                waiting_cloud.LEASE_SECONDS,
+                lambda: str(self.record(server)),
+            )
 
     def test_what_its_user_deletes_is_not_sent_again(self):
         server = self.ask_of_a_compute_that_gives_up()[0]
