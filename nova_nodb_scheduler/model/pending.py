@@ -135,6 +135,7 @@ class PendingRequest:
     :param mapped: uuids of those that stand mapped in a cell, and whose build request was
         still there behind that: where it is gone, a conductor has deleted it and no user
     :param placed_at: when the last of its servers was sent; 0 while any is to be
+    :param certain: see :attr:`sent_for_certain`
     :param flavor: its name, for people
     :param priority_class: name of the class, see the options
     :param needs: amounts by resource class for ONE server, as its allocation will be
@@ -170,6 +171,15 @@ class PendingRequest:
     hold: Hold | None = None
     mapped: tuple[str, ...] = ()
     placed_at: float = 0.0
+    certain: tuple[str, ...] = ()
+
+    @property
+    def sent_for_certain(self) -> tuple[str, ...]:
+        """Servers whose message left for their hosts; of the others in ``sent`` it may have."""
+        if self.placed_at:
+            return self.sent
+        # An older release that sends one again leaves it in ``certain``, and in ``mapped``.
+        return tuple(each for each in self.certain if each in self.sent and each not in self.mapped)
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -210,6 +220,8 @@ class PendingRequest:
             state["mapped"] = list(self.mapped)
         if self.placed_at:
             state["placed_at"] = self.placed_at
+        if self.certain:
+            state["certain"] = list(self.certain)
         return state
 
 
@@ -268,6 +280,7 @@ def of_state(key: str, state: Mapping[str, Any]) -> PendingRequest:
         hold=None if hold is None else Hold(hold.text("host"), hold.number("until")),
         mapped=reader.texts("mapped") if "mapped" in state else (),
         placed_at=reader.number("placed_at") if "placed_at" in state else 0.0,
+        certain=reader.texts("certain") if "certain" in state else (),
     )
 
 

@@ -97,7 +97,7 @@ class Attempt:
     :ivar is_cleaned: Nova has put all servers into ERROR itself
     :ivar is_kept: False once it goes on without a record
     :ivar has_sent: servers were sent, now or formerly, and may not be on their hosts yet
-    :ivar is_doubtful: of some it is not certain that they were
+    :ivar uncertain: servers of which nobody knows whether they were
     :ivar outcome: what is told of it when it has ended
     """
 
@@ -108,7 +108,7 @@ class Attempt:
     is_cleaned: bool = False
     is_kept: bool = True
     has_sent: bool = False
-    is_doubtful: bool = False
+    uncertain: tuple[str, ...] = ()
     outcome: waiting_events.EventKind | None = None
 
     @property
@@ -309,12 +309,18 @@ class WaitingConductor:
         """
         # No thread is to renew what nobody has.
         self._in_hand.remove(attempt.holding)
-        let_go = self._ledger.rest if attempt.is_doubtful else self._ledger.place
+        holding, seconds, uncertain = attempt.holding, self._look_seconds, attempt.uncertain
+
+        def let_go() -> pending_rules.Step:
+            if uncertain:
+                return self._ledger.rest(holding, seconds, uncertain)
+            return self._ledger.place(holding, seconds)
+
         try:
-            step = self._insist(attempt, lambda: let_go(attempt.holding, self._look_seconds))
+            step = self._insist(attempt, let_go)
         except LeftAlone:
             return False
-        return isinstance(step, pending.PendingRequest) and not attempt.is_doubtful
+        return isinstance(step, pending.PendingRequest) and not uncertain
 
     def _tell(self, kind: waiting_events.EventKind, request: pending.PendingRequest) -> None:
         if self._events is not None:
@@ -603,9 +609,10 @@ class WaitingConductor:
         except abandoned_requests.NotCleared as error:
             # Not parked: who finds a request parked takes it that nothing is left of it.
             self._leave(attempt, f"what a former attempt left is not cleared: {error}")
-        if abandoned_requests.Remains.UNDER_WAY in remains.values():
+        if under_way := _with(remains, abandoned_requests.Remains.UNDER_WAY):
             attempt.has_sent = True
-            attempt.is_doubtful = not request.placed_at
+            certain = request.sent_for_certain
+            attempt.uncertain = tuple(each for each in under_way if each not in certain)
         given_up = _with(remains, abandoned_requests.Remains.SEND_AGAIN)
         for server in given_up:
             request = self._give_up(attempt, server)
