@@ -77,8 +77,6 @@ _ENDINGS = {
 _RETRY_SECONDS = 0.5
 #: How long a back end that did not answer is not asked to keep requests.
 _AWAY_SECONDS = 5.0
-#: How long behind its deadline a server is sent again that computes give up.
-_MOST_TRYING_SECONDS = 1800
 #: Characters of a reason that a record keeps.
 _MOST_REASON = 500
 
@@ -616,8 +614,9 @@ class WaitingConductor:
         given_up = _with(remains, abandoned_requests.Remains.SEND_AGAIN)
         for server in given_up:
             request = self._give_up(attempt, server)
-        if given_up and self._ledger.now_seconds() >= request.deadline_at + _MOST_TRYING_SECONDS:
-            self._fail(given_up, abandoned_requests.NeverArrived(seconds=_MOST_TRYING_SECONDS))
+        if given_up and self._ledger.now_seconds() >= request.ends_at:
+            seconds = int(pending.MOST_TRYING_SECONDS)
+            self._fail(given_up, abandoned_requests.NeverArrived(seconds=seconds))
             given_up = ()
         build_requests = _build_requests(admin, _with(remains, abandoned_requests.Remains.PLACE))
         attempt.kept = (*_with(remains, abandoned_requests.Remains.SEND), *given_up)
@@ -645,6 +644,8 @@ class WaitingConductor:
         if build_requests:
             ways.bury(context, build_requests, _prepared(arguments, build_requests), fault)
         if not is_placed:
+            # Nobody is told of others that stand on their hosts.
+            attempt.request = attrs.evolve(request, servers=request.unsent)
             attempt.outcome = _ENDINGS[request.grant.purpose]
             self.counts[attempt.outcome.value] += 1
 
@@ -715,7 +716,7 @@ class WaitingConductor:
         """End a request that cannot be built; before its deadline an operator may mend it."""
         request = attempt.request
         LOG.error("Request %(key)s: %(error)s", {"key": request.key, "error": error})
-        if request.grant.purpose is pending.Purpose.PLACE and now_seconds < request.deadline_at:
+        if request.grant.purpose is pending.Purpose.PLACE and now_seconds < request.ends_at:
             self._park(attempt, str(error))
             raise LeftAlone
         self.counts["undecodable"] += 1

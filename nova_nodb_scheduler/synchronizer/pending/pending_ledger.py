@@ -240,7 +240,10 @@ class PendingLedger:
 
     def give_up(self, holding: pending_rules.Holding, server: str) -> pending_rules.Step:
         """Say that the host which a server was sent to has given it up: it may be sent again."""
-        return self._step(holding.key, lambda now: pending_rules.given_up(now, holding, server))
+        now_seconds = self.now_seconds()
+        return self._step(
+            holding.key, lambda now: pending_rules.given_up(now, holding, server, now_seconds)
+        )
 
     def rest(
         self, holding: pending_rules.Holding, seconds: float, uncertain: Collection[str]

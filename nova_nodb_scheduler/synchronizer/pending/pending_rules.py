@@ -226,7 +226,9 @@ def arrived(standing: pending.PendingRequest | None) -> Step:
     return attrs.evolve(standing, servers=(), sent=(), mapped=(), certain=())
 
 
-def given_up(standing: pending.PendingRequest | None, holding: Holding, server: str) -> Step:
+def given_up(
+    standing: pending.PendingRequest | None, holding: Holding, server: str, now_seconds: float
+) -> Step:
     """Its holder found that a server which was sent was given up: it is to be sent again.
 
     Others that were sent for certain still are.
@@ -239,7 +241,13 @@ def given_up(standing: pending.PendingRequest | None, holding: Holding, server: 
     known = _known(standing, certain)
     mapped = known.mapped if server in known.mapped else (*known.mapped, server)
     sent = tuple(each for each in standing.sent if each != server)
-    return attrs.evolve(known, sent=sent, mapped=mapped, placed_at=0.0)
+    return attrs.evolve(
+        known,
+        sent=sent,
+        mapped=mapped,
+        placed_at=0.0,
+        given_up_at=standing.given_up_at or now_seconds,
+    )
 
 
 def rested(

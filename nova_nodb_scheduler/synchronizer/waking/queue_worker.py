@@ -68,6 +68,11 @@ _MOST_DOUBLINGS = 6
 #: What is remembered of digests and requests that others are to grant, or nobody can plan.
 _MOST_REMEMBERED = 10_000
 
+_ENDINGS = {
+    pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
+    pending.Purpose.CANCEL: waiting_events.EventKind.CANCELLED,
+}
+
 
 class Owners(Protocol):
     """Says whose requests are."""
@@ -398,7 +403,10 @@ class QueueWorker:
             return
         kind = _kind(transition)
         if kind is not None:
-            self._tell(parts.observed, kind, request, now)
+            told = request
+            if kind in _ENDINGS.values():
+                told = attrs.evolve(request, servers=request.unsent)
+            self._tell(parts.observed, kind, told, now)
         if _has_left(transition) and request.parked_at:
             waited_seconds = now - request.asked_at
             parts.meter.left(request.priority_class, _ending(request), waited_seconds)
@@ -605,10 +613,9 @@ def _has_left(transition: followed_requests.Transition) -> bool:
 
 def _ending(request: pending.PendingRequest) -> str:
     """Return how a request left the queue; as it stands, or stood last."""
-    if request.grant.purpose is pending.Purpose.EXPIRE:
-        return "expired"
-    if request.grant.purpose is pending.Purpose.CANCEL:
-        return "cancelled"
+    kind = _ending_kind(request)
+    if kind is not None:
+        return kind.value
     return "deleted" if request.state is pending.PendingState.WAITING else "dispatched"
 
 
@@ -620,9 +627,15 @@ def _kind(transition: followed_requests.Transition) -> waiting_events.EventKind 
         return waiting_events.EventKind.PARKED if first else None
     if not _has_left(transition):
         return None
-    if request.grant.purpose is pending.Purpose.EXPIRE:
-        return waiting_events.EventKind.EXPIRED
-    if request.grant.purpose is pending.Purpose.CANCEL:
-        return waiting_events.EventKind.CANCELLED
+    ending = _ending_kind(request)
+    if ending is not None:
+        return ending
     is_placed = bool(request.sent) or request.state is pending.PendingState.BUILDING
     return waiting_events.EventKind.PLACED if is_placed else None
+
+
+def _ending_kind(request: pending.PendingRequest) -> waiting_events.EventKind | None:
+    """Return how servers of a request ended in ERROR; None where all that are left were sent."""
+    if request.sent and not request.unsent:
+        return None
+    return _ENDINGS.get(request.grant.purpose)
