@@ -83,6 +83,8 @@ class RequestBook:
         self.index = request_index.RequestIndex(settings, self.shares, shapes)
         self.axis: resource_axis.ResourceAxis = shapes.axis
         self._settings = settings
+        #: How many requests were let go, and wait for nobody but their hosts.
+        self.let_go = 0
         #: (when, key); a request has one timer at most.
         self._timers: sortedcontainers.SortedList = sortedcontainers.SortedList()
 
@@ -96,10 +98,12 @@ class RequestBook:
         attempt = 0
         if old is not None:
             attempt = old.attempt
+            self.let_go -= pending.is_let_go(old.request)
             if backlog.is_parked(old.request):
                 self.backlog.remove(old.request)
         entry = self.index.enter(request)
         request = entry.request
+        self.let_go += pending.is_let_go(request)
         if backlog.is_parked(request):
             self.backlog.add(request)
         self.holds.put(request.key, request.hold)
@@ -117,6 +121,7 @@ class RequestBook:
             return
         if backlog.is_parked(entry.request):
             self.backlog.remove(entry.request)
+        self.let_go -= pending.is_let_go(entry.request)
         self._set_due(entry, math.inf)
         self._uncharge(entry, now)
         self.holds.drop(key)

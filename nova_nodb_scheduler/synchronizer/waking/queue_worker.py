@@ -95,7 +95,12 @@ class WakeMeter(Protocol):
     """Counts what a worker does; none of it blocks."""
 
     def left(self, priority_class: str, ending: str, waited_seconds: float) -> None:
-        """Record a request that left the queue; by one scheduler for all."""
+        """Record a request that left the queue; by one scheduler for all, and once for each.
+
+        One that is sent again since a host gave it up does not leave it again. Where an older
+        release gave it up nothing in its record says so, and where its digest is another
+        scheduler's by then both may count it, or none.
+        """
 
     def looked_at(self, result: str) -> None:
         """Record what became of a candidate."""
@@ -253,7 +258,12 @@ class QueueWorker:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
                 self._stop.wait(_FAILURE_SECONDS)
-            self._stop.wait(_LEAST_PAUSE_SECONDS if len(self._queues) else _IDLE_PAUSE_SECONDS)
+            self._stop.wait(self._rest_seconds())
+
+    def _rest_seconds(self) -> float:
+        parts = self._parts
+        with parts.followed.lock:
+            return _LEAST_PAUSE_SECONDS if self._queues.active() else _IDLE_PAUSE_SECONDS
 
     def _pause_seconds(self) -> float:
         parts = self._parts
@@ -407,7 +417,7 @@ class QueueWorker:
             if kind in _ENDINGS.values():
                 told = attrs.evolve(request, servers=request.unsent)
             self._tell(parts.observed, kind, told, now)
-        if _has_left(transition) and request.parked_at:
+        if _has_left_first(transition) and request.parked_at:
             waited_seconds = now - request.asked_at
             parts.meter.left(request.priority_class, _ending(request), waited_seconds)
 
@@ -609,6 +619,14 @@ def _has_left(transition: followed_requests.Transition) -> bool:
     if transition.step is followed_requests.RequestStep.GONE:
         return not transition.request.placed_at
     return transition.step is followed_requests.RequestStep.PLACED
+
+
+def _has_left_first(transition: followed_requests.Transition) -> bool:
+    """Say whether a request waits no more, and never left the queue before."""
+    before, is_gone = transition.before, transition.step is followed_requests.RequestStep.GONE
+    if before is None:
+        return _has_left(transition) and not transition.request.given_up_at
+    return not pending.was_sent(before) and (is_gone or pending.was_sent(transition.request))
 
 
 def _ending(request: pending.PendingRequest) -> str:

@@ -7,7 +7,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.scheduling.frame import host_facts
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
-from nova_nodb_scheduler.synchronizer.waking import pending_fit, waiting_events
+from nova_nodb_scheduler.synchronizer.waking import pending_fit, queue_worker, waiting_events
 from tests.unit.scheduling import toys
 from tests.unit.synchronizer.pending import made_requests
 from tests.unit.synchronizer.waking import made_worker
@@ -188,6 +188,37 @@ class PlacedTest(made_worker.WorkerCase):
         self.ledger.place(holding, made_worker.LOOK_SECONDS)
         self.round()
         self.assertEqual((0, 1), (self.count("expired"), self.count("placed")))
+
+    def test_it_left_the_queue_once_however_often_it_is_sent_again(self):
+        self.round(made_worker.LOOK_SECONDS)
+        holding = self.give_up()
+        self.round()
+        self.ledger.begin(holding, kept=("b",))
+        self.ledger.sent(holding, "b")
+        self.ledger.place(holding, made_worker.LOOK_SECONDS)
+        self.round()
+        self.assertEqual(["dispatched"], self.meter.endings)
+        self.round(made_worker.LOOK_SECONDS)
+        self.ledger.finish(self.give_up())
+        self.round()
+        self.assertEqual(["dispatched"], self.meter.endings)
+
+    def test_rounds_are_as_far_apart_as_while_nobody_waits(self):
+        idle, busy = queue_worker._IDLE_PAUSE_SECONDS, queue_worker._LEAST_PAUSE_SECONDS
+        self.assertEqual(idle, self.worker._rest_seconds())
+        self.round(made_worker.LOOK_SECONDS)
+        self.round()
+        self.assertEqual(busy, self.worker._rest_seconds())
+        self.place("a")
+        self.round()
+        self.assertEqual(idle, self.worker._rest_seconds())
+        self.park("c")
+        self.round()
+        self.assertEqual(busy, self.worker._rest_seconds())
+        self.ledger.arrive(["a"])
+        self.place("c")
+        self.round()
+        self.assertEqual(idle, self.worker._rest_seconds())
 
     def charged(self):
         with self.followed.lock:
