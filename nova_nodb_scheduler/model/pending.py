@@ -42,6 +42,9 @@ HINT = "_nodb_pending"
 #: Stands in the reason of a NoValidHost: no more may wait, and the request is not parked.
 QUEUE_FULL = "the queue is full"
 
+#: How long behind its deadline a server is sent again that computes give up.
+MOST_TRYING_SECONDS = 1800.0
+
 
 def hint(key: str, attempt: int) -> list[str]:
     """Return the value of :data:`HINT` for an attempt of a request."""
@@ -135,6 +138,8 @@ class PendingRequest:
     :param mapped: uuids of those that stand mapped in a cell, and whose build request was
         still there behind that: where it is gone, a conductor has deleted it and no user
     :param placed_at: when the last of its servers was sent; 0 while any is to be
+    :param certain: see :attr:`sent_for_certain`
+    :param given_up_at: when a host was first found to have given up a server of it; 0 before
     :param flavor: its name, for people
     :param priority_class: name of the class, see the options
     :param needs: amounts by resource class for ONE server, as its allocation will be
@@ -170,6 +175,21 @@ class PendingRequest:
     hold: Hold | None = None
     mapped: tuple[str, ...] = ()
     placed_at: float = 0.0
+    certain: tuple[str, ...] = ()
+    given_up_at: float = 0.0
+
+    @property
+    def ends_at(self) -> float:
+        """When servers that are to be sent end in ERROR: later where some were sent before."""
+        return self.deadline_at + (MOST_TRYING_SECONDS if was_sent(self) else 0.0)
+
+    @property
+    def sent_for_certain(self) -> tuple[str, ...]:
+        """Servers whose message left for their hosts; of the others in ``sent`` it may have."""
+        if self.placed_at:
+            return self.sent
+        # An older release that sends one again leaves it in ``certain``, and in ``mapped``.
+        return tuple(each for each in self.certain if each in self.sent and each not in self.mapped)
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -210,12 +230,21 @@ class PendingRequest:
             state["mapped"] = list(self.mapped)
         if self.placed_at:
             state["placed_at"] = self.placed_at
+        if self.certain:
+            state["certain"] = list(self.certain)
+        if self.given_up_at:
+            state["given_up_at"] = self.given_up_at
         return state
 
 
 def is_let_go(request: PendingRequest) -> bool:
     """Say whether all servers of a request were sent, and nobody has it in hand."""
     return request.state is PendingState.BUILDING and request.placed_at > 0
+
+
+def was_sent(request: PendingRequest) -> bool:
+    """Say whether a request was placed, now or before a host gave a server of it up."""
+    return request.placed_at > 0 or request.given_up_at > 0
 
 
 def queue_name(demand_digest: str, owner_digest: str) -> str:
@@ -268,6 +297,8 @@ def of_state(key: str, state: Mapping[str, Any]) -> PendingRequest:
         hold=None if hold is None else Hold(hold.text("host"), hold.number("until")),
         mapped=reader.texts("mapped") if "mapped" in state else (),
         placed_at=reader.number("placed_at") if "placed_at" in state else 0.0,
+        certain=reader.texts("certain") if "certain" in state else (),
+        given_up_at=reader.number("given_up_at") if "given_up_at" in state else 0.0,
     )
 
 

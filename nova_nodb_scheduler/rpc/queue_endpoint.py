@@ -90,7 +90,7 @@ class PendingOperations(Protocol):
 
 @attrs.frozen
 class Conditions:
-    """Which requests are meant; None: any."""
+    """Which requests are meant; None: any, but of states those that are not placed."""
 
     project: str | None = None
     priority_class: str | None = None
@@ -103,8 +103,12 @@ class Conditions:
             self.project in (None, request.project_id)
             and self.priority_class in (None, request.priority_class)
             and self.flavor in (None, request.flavor)
-            and self.state in (None, request.state.value)
+            and self._has_state(request)
         )
+
+    def _has_state(self, request: pending.PendingRequest) -> bool:
+        state = pending_objects.state_of(request)
+        return state != pending_objects.PLACED if self.state is None else state == self.state
 
 
 _expected = oslo_messaging.expected_exceptions(
@@ -142,7 +146,8 @@ class QueueEndpoint:
     ) -> pending_objects.PendingPage:
         """List requests that wait or are being placed, those first that were asked for first.
 
-        :param state: ``scheduling``, ``waiting``, ``granted`` or ``building``
+        :param state: ``scheduling``, ``waiting``, ``granted``, ``building`` or ``placed``;
+            None: any but ``placed``, of which nothing waits for room any more
         :param limit: most requests wanted; the server's page size at most
         :param marker: ``next_marker`` of the page before
         :raises InvalidArgument: naming the one that is not what it must be
@@ -222,6 +227,8 @@ class QueueEndpoint:
     ) -> pending_objects.PendingOutcomes:
         """Have requests end in ERROR, a page at a time; see :meth:`list_pending`.
 
+        Those that are placed are left to their hosts.
+
         :param limit: most requests that are looked at; the server's page size at most
         :raises BackendUnavailable: some may end; call again with the same marker
         """
@@ -279,7 +286,7 @@ def _conditions(method: str, *values: object) -> Conditions:
         field.name: None if value is None else endpoint.text(method, field.name, value)
         for field, value in zip(names, values, strict=True)
     }
-    states = [each.value for each in pending.PendingState]
+    states = pending_objects.STATES
     if given["state"] not in (None, *states):
         raise errors.InvalidArgument(method, "state", f"it is one of {', '.join(states)}")
     return Conditions(**given)

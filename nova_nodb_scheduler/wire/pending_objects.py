@@ -8,13 +8,19 @@ from oslo_versionedobjects import base, fields
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.wire import explanations, objects
 
+#: Told as the state of requests whose servers are all sent, and looked for on their hosts.
+PLACED = "placed"
+#: All states that are told.
+STATES = (*(each.value for each in pending.PendingState), PLACED)
+
 
 @base.VersionedObjectRegistry.register
 class ListedRequest(objects.NodbObject):
     """A request that waits, or is being placed; fields as :class:`.pending.PendingRequest`.
 
     ``hold_host``: node uuid of the host that is held for it, None where there is none.
-    ``purpose``: of the last attempt. Times are seconds by the back end's clock.
+    ``state``: that of the record, or :data:`PLACED`. ``purpose``: of the last attempt.
+    Times are seconds by the back end's clock.
     """
 
     VERSION = "1.0"
@@ -44,6 +50,11 @@ class ListedRequest(objects.NodbObject):
     }
 
 
+def state_of(request: pending.PendingRequest) -> str:
+    """Return the state that is told of a request: placed, also while it is looked for."""
+    return PLACED if request.placed_at else request.state.value
+
+
 def of_request(request: pending.PendingRequest) -> ListedRequest:
     """Return a request as it travels."""
     hold = request.hold
@@ -64,7 +75,7 @@ def of_request(request: pending.PendingRequest) -> ListedRequest:
         not_before=request.not_before,
         refusals=request.refusals,
         reason=request.reason,
-        state=request.state.value,
+        state=state_of(request),
         attempt=request.grant.attempt,
         purpose=request.grant.purpose.value,
         lease_until=request.grant.until_seconds,

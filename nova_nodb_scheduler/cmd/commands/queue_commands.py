@@ -13,7 +13,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bus_calls, command, number_arguments, terminal
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.rpc import queue_endpoint
-from nova_nodb_scheduler.wire import objects
+from nova_nodb_scheduler.wire import objects, pending_objects
 
 #: Requests that a drain is told of by name where they did not end.
 _NAMED = 10
@@ -65,8 +65,9 @@ class QueueList(_QueueCommand):
         _add_conditions(parser)
         parser.add_argument(
             "--state",
-            choices=[each.value for each in pending.PendingState],
-            help="only in this state (default: all)",
+            choices=pending_objects.STATES,
+            help="only in this state (default: all but those that are placed: their servers were "
+            "sent to hosts, and wait for no room)",
         )
         parser.add_argument(
             "--limit",

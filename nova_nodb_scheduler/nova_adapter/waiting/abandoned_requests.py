@@ -200,8 +200,9 @@ class AbandonedRequests:
             return Remains.SEND_AGAIN
         if _still_seconds(instance) < SENT_SECONDS:
             return Remains.UNDER_WAY
-        if has_room and request.placed_at and instance.task_state is not None:
-            # Its message was sent for certain, and its compute comes to it, as in Nova.
+        is_certain = instance.uuid in request.sent_for_certain
+        if has_room and is_certain and instance.task_state is not None:
+            # Its compute comes to it, as in Nova.
             return Remains.DONE
         # A task without a state was begun by a compute, which ended.
         check(instance.uuid)

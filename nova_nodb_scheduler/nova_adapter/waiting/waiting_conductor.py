@@ -77,8 +77,6 @@ _ENDINGS = {
 _RETRY_SECONDS = 0.5
 #: How long a back end that did not answer is not asked to keep requests.
 _AWAY_SECONDS = 5.0
-#: How long behind its deadline a server is sent again that computes give up.
-_MOST_TRYING_SECONDS = 1800
 #: Characters of a reason that a record keeps.
 _MOST_REASON = 500
 
@@ -97,7 +95,7 @@ class Attempt:
     :ivar is_cleaned: Nova has put all servers into ERROR itself
     :ivar is_kept: False once it goes on without a record
     :ivar has_sent: servers were sent, now or formerly, and may not be on their hosts yet
-    :ivar is_doubtful: of some it is not certain that they were
+    :ivar uncertain: servers of which nobody knows whether they were
     :ivar outcome: what is told of it when it has ended
     """
 
@@ -108,7 +106,7 @@ class Attempt:
     is_cleaned: bool = False
     is_kept: bool = True
     has_sent: bool = False
-    is_doubtful: bool = False
+    uncertain: tuple[str, ...] = ()
     outcome: waiting_events.EventKind | None = None
 
     @property
@@ -302,20 +300,25 @@ class WaitingConductor:
     def _let_go(self, attempt: Attempt) -> bool:
         """Leave servers that were sent to their hosts, to be looked for later.
 
+        Blocks for a lease where the back end does not answer. Behind that they are looked for
+        as such of which nobody knows whether they were sent.
+
         :returns: whether the request stands as placed, and by this
         """
         # No thread is to renew what nobody has.
         self._in_hand.remove(attempt.holding)
-        let_go = self._ledger.rest if attempt.is_doubtful else self._ledger.place
+        holding, seconds, uncertain = attempt.holding, self._look_seconds, attempt.uncertain
+
+        def let_go() -> pending_rules.Step:
+            if uncertain:
+                return self._ledger.rest(holding, seconds, uncertain)
+            return self._ledger.place(holding, seconds)
+
         try:
-            step = let_go(attempt.holding, self._look_seconds)
-        except errors.NodbError as error:
-            LOG.warning(
-                "Request %(key)s is looked at when its lease ends: %(error)s",
-                {"key": attempt.request.key, "error": error},
-            )
+            step = self._insist(attempt, let_go)
+        except LeftAlone:
             return False
-        return isinstance(step, pending.PendingRequest) and not attempt.is_doubtful
+        return isinstance(step, pending.PendingRequest) and not uncertain
 
     def _tell(self, kind: waiting_events.EventKind, request: pending.PendingRequest) -> None:
         if self._events is not None:
@@ -604,14 +607,16 @@ class WaitingConductor:
         except abandoned_requests.NotCleared as error:
             # Not parked: who finds a request parked takes it that nothing is left of it.
             self._leave(attempt, f"what a former attempt left is not cleared: {error}")
-        if abandoned_requests.Remains.UNDER_WAY in remains.values():
+        if under_way := _with(remains, abandoned_requests.Remains.UNDER_WAY):
             attempt.has_sent = True
-            attempt.is_doubtful = not request.placed_at
+            certain = request.sent_for_certain
+            attempt.uncertain = tuple(each for each in under_way if each not in certain)
         given_up = _with(remains, abandoned_requests.Remains.SEND_AGAIN)
         for server in given_up:
             request = self._give_up(attempt, server)
-        if given_up and self._ledger.now_seconds() >= request.deadline_at + _MOST_TRYING_SECONDS:
-            self._fail(given_up, abandoned_requests.NeverArrived(seconds=_MOST_TRYING_SECONDS))
+        if given_up and self._ledger.now_seconds() >= request.ends_at:
+            seconds = int(pending.MOST_TRYING_SECONDS)
+            self._fail(given_up, abandoned_requests.NeverArrived(seconds=seconds))
             given_up = ()
         build_requests = _build_requests(admin, _with(remains, abandoned_requests.Remains.PLACE))
         attempt.kept = (*_with(remains, abandoned_requests.Remains.SEND), *given_up)
@@ -639,6 +644,8 @@ class WaitingConductor:
         if build_requests:
             ways.bury(context, build_requests, _prepared(arguments, build_requests), fault)
         if not is_placed:
+            # Nobody is told of others that stand on their hosts.
+            attempt.request = attrs.evolve(request, servers=request.unsent)
             attempt.outcome = _ENDINGS[request.grant.purpose]
             self.counts[attempt.outcome.value] += 1
 
@@ -709,7 +716,7 @@ class WaitingConductor:
         """End a request that cannot be built; before its deadline an operator may mend it."""
         request = attempt.request
         LOG.error("Request %(key)s: %(error)s", {"key": request.key, "error": error})
-        if request.grant.purpose is pending.Purpose.PLACE and now_seconds < request.deadline_at:
+        if request.grant.purpose is pending.Purpose.PLACE and now_seconds < request.ends_at:
             self._park(attempt, str(error))
             raise LeftAlone
         self.counts["undecodable"] += 1

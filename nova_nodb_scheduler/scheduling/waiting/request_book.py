@@ -83,6 +83,8 @@ class RequestBook:
         self.index = request_index.RequestIndex(settings, self.shares, shapes)
         self.axis: resource_axis.ResourceAxis = shapes.axis
         self._settings = settings
+        #: How many requests were let go, and wait for nobody but their hosts.
+        self.let_go = 0
         #: (when, key); a request has one timer at most.
         self._timers: sortedcontainers.SortedList = sortedcontainers.SortedList()
 
@@ -96,10 +98,12 @@ class RequestBook:
         attempt = 0
         if old is not None:
             attempt = old.attempt
+            self.let_go -= pending.is_let_go(old.request)
             if backlog.is_parked(old.request):
                 self.backlog.remove(old.request)
         entry = self.index.enter(request)
         request = entry.request
+        self.let_go += pending.is_let_go(request)
         if backlog.is_parked(request):
             self.backlog.add(request)
         self.holds.put(request.key, request.hold)
@@ -117,6 +121,7 @@ class RequestBook:
             return
         if backlog.is_parked(entry.request):
             self.backlog.remove(entry.request)
+        self.let_go -= pending.is_let_go(entry.request)
         self._set_due(entry, math.inf)
         self._uncharge(entry, now)
         self.holds.drop(key)
@@ -196,20 +201,16 @@ class RequestBook:
 
     def _time(self, entry: waiting_lines.Entry, now: float) -> Due | None:
         request = entry.request
-        purpose = request.grant.purpose
         if request.grant.attempt < entry.attempt:
             # The grant of this process never showed: it was not written after all.
             entry.attempt = request.grant.attempt
         elif entry.stage is _Stage.IN_FLIGHT:
             self._uncharge(entry, now)
             self._set_due(entry, now + self._settings.lease_seconds)
-            if request.placed_at:
-                return Due(request, entry.attempt + 1, DueReason.PLACED, pending.Purpose.PLACE)
-            if purpose is pending.Purpose.PLACE and request.deadline_at <= now:
-                purpose = pending.Purpose.EXPIRE
-            return Due(request, entry.attempt + 1, DueReason.LEASE_ENDED, purpose)
+            reason = DueReason.PLACED if request.placed_at else DueReason.LEASE_ENDED
+            return Due(request, entry.attempt + 1, reason, _purpose(request, now))
         self._uncharge(entry, now)
-        if request.deadline_at > now or request.placed_at:
+        if request.ends_at > now or request.placed_at:
             self._file_by_record(entry, now)
             return None
         self.index.file(entry, _Stage.OVERDUE, now)
@@ -221,15 +222,15 @@ class RequestBook:
         if request.state is not pending.PendingState.WAITING:
             self.index.file(entry, _Stage.IN_FLIGHT, now)
             self._set_due(entry, request.grant.until_seconds)
-        elif request.deadline_at <= now:
+        elif request.ends_at <= now:
             self.index.file(entry, _Stage.OVERDUE, now)
-            self._set_due(entry, request.deadline_at)
+            self._set_due(entry, request.ends_at)
         elif request.not_before > now:
             self.index.file(entry, _Stage.RESTING, now)
-            self._set_due(entry, min(request.not_before, request.deadline_at))
+            self._set_due(entry, min(request.not_before, request.ends_at))
         else:
             self.index.file(entry, _Stage.READY, now)
-            self._set_due(entry, request.deadline_at)
+            self._set_due(entry, request.ends_at)
             self.index.freshen(entry.queue)
 
     def _set_due(self, entry: waiting_lines.Entry, at: float) -> None:
@@ -269,3 +270,14 @@ class RequestBook:
         charge = self.charges.end(entry.request.key, is_shown=is_shown)
         if charge is not None:
             self.reshare(charge.project, now)
+
+
+def _purpose(request: pending.PendingRequest, now: float) -> pending.Purpose:
+    """Return what a request is granted for whose holder is silent, or that is in nobody's hand.
+
+    What was sent is looked for: it has no deadline.
+    """
+    if not request.placed_at and request.grant.purpose is pending.Purpose.CANCEL:
+        return pending.Purpose.CANCEL
+    is_over = bool(request.unsent) and request.ends_at <= now
+    return pending.Purpose.EXPIRE if is_over else pending.Purpose.PLACE

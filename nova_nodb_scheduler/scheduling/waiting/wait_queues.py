@@ -83,6 +83,11 @@ class WaitQueues:
         """Return how many requests are known, in whatever state."""
         return len(self._index.entries)
 
+    def active(self) -> int:
+        """Return how many requests wait or are in somebody's hand; O(1)."""
+        book = self._book
+        return len(self) - book.let_go
+
     # -- what the caller knows
 
     def put(self, request: pending.PendingRequest, now: float) -> None:

@@ -120,7 +120,7 @@ class WakeUp:
     def _candidate(self, entry: waiting_lines.Entry) -> Candidate | None:
         book = self._book
         request = entry.request
-        if request.deadline_at <= self._now:
+        if request.ends_at <= self._now:
             book.end_time(entry, self._now)
             self._walk.again(entry)
             return None

@@ -14,6 +14,7 @@ step            from, to                  by
 ``sent``        building                  who has it in hand
 ``place``       building                  who has it in hand, and lets go of it
 ``arrive``      building, nothing         any scheduler that sees its servers on hosts
+``rest``        scheduling or building    who has it in hand, and lets go of it
 ``give_up``     scheduling                who has it in hand
 ``finish``      any, nothing              who has it in hand
 ``end_waiting`` waiting, nothing          anybody, for one of whom no server is left
@@ -239,12 +240,22 @@ class PendingLedger:
 
     def give_up(self, holding: pending_rules.Holding, server: str) -> pending_rules.Step:
         """Say that the host which a server was sent to has given it up: it may be sent again."""
-        return self._step(holding.key, lambda now: pending_rules.given_up(now, holding, server))
+        now_seconds = self.now_seconds()
+        return self._step(
+            holding.key, lambda now: pending_rules.given_up(now, holding, server, now_seconds)
+        )
 
-    def rest(self, holding: pending_rules.Holding, seconds: float) -> pending_rules.Step:
-        """Let a request lie in nobody's hand for a while, then be looked at anew."""
+    def rest(
+        self, holding: pending_rules.Holding, seconds: float, uncertain: Collection[str]
+    ) -> pending_rules.Step:
+        """Let a request lie in nobody's hand for a while, then be looked at anew.
+
+        :param uncertain: servers of which nobody knows whether they were sent
+        """
         until = self.now_seconds() + seconds
-        return self._step(holding.key, lambda now: pending_rules.renewed(now, holding, until))
+        return self._step(
+            holding.key, lambda now: pending_rules.rested(now, holding, until, uncertain)
+        )
 
     def finish(self, holding: pending_rules.Holding) -> bool:
         """End a request, whatever is left of it; False where it is somebody else's now."""
@@ -499,6 +510,8 @@ def _merged(state: Mapping[str, Any] | None, request: pending.PendingRequest) ->
         merged.pop("mapped", None)
     if not request.placed_at:
         merged.pop("placed_at", None)
+    if not request.certain:
+        merged.pop("certain", None)
     return merged
 
 

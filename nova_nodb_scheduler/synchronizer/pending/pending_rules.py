@@ -205,6 +205,8 @@ def placed(
     """
     if standing is None or not holding.is_of(standing):
         return Superseded(standing)
+    if pending.is_let_go(standing):
+        return standing
     if standing.state not in (_SCHEDULING, _BUILDING):
         return Superseded(standing)
     return attrs.evolve(
@@ -212,6 +214,7 @@ def placed(
         state=_BUILDING,
         servers=standing.sent,
         placed_at=standing.placed_at or now_seconds,
+        certain=(),
         grant=attrs.evolve(standing.grant, until_seconds=until_seconds),
     )
 
@@ -220,18 +223,54 @@ def arrived(standing: pending.PendingRequest | None) -> Step:
     """All its servers were seen on hosts: nothing is left of it."""
     if standing is None or not pending.is_let_go(standing):
         return Superseded(standing)
-    return attrs.evolve(standing, servers=(), sent=(), mapped=())
+    return attrs.evolve(standing, servers=(), sent=(), mapped=(), certain=())
 
 
-def given_up(standing: pending.PendingRequest | None, holding: Holding, server: str) -> Step:
-    """Its holder found that a server which was sent was given up: it is to be sent again."""
+def given_up(
+    standing: pending.PendingRequest | None, holding: Holding, server: str, now_seconds: float
+) -> Step:
+    """Its holder found that a server which was sent was given up: it is to be sent again.
+
+    Others that were sent for certain still are.
+    """
     if standing is None or not holding.is_of(standing) or standing.state is not _SCHEDULING:
         return Superseded(standing)
     if server not in standing.servers:
         return Superseded(standing)
-    mapped = standing.mapped if server in standing.mapped else (*standing.mapped, server)
+    certain = tuple(each for each in standing.sent_for_certain if each != server)
+    known = _known(standing, certain)
+    mapped = known.mapped if server in known.mapped else (*known.mapped, server)
     sent = tuple(each for each in standing.sent if each != server)
-    return attrs.evolve(standing, sent=sent, mapped=mapped, placed_at=0.0)
+    return attrs.evolve(
+        known,
+        sent=sent,
+        mapped=mapped,
+        placed_at=0.0,
+        given_up_at=standing.given_up_at or now_seconds,
+    )
+
+
+def rested(
+    standing: pending.PendingRequest | None,
+    holding: Holding,
+    until_seconds: float,
+    uncertain: Collection[str],
+) -> Step:
+    """Its holder has sent all that is left of it, and cannot tell whether others were sent.
+
+    :param until_seconds: when it is looked at again
+    :param uncertain: servers of which nobody knows whether they were sent
+    """
+    step = renewed(standing, holding, until_seconds)
+    if isinstance(step, Superseded):
+        return step
+    return _known(step, tuple(each for each in step.sent if each not in uncertain))
+
+
+def _known(request: pending.PendingRequest, certain: tuple[str, ...]) -> pending.PendingRequest:
+    """Return a request with what is known to be sent, of which nobody asks who mapped it."""
+    mapped = tuple(each for each in request.mapped if each not in certain)
+    return attrs.evolve(request, certain=certain, mapped=mapped)
 
 
 def renewed(

@@ -68,6 +68,11 @@ _MOST_DOUBLINGS = 6
 #: What is remembered of digests and requests that others are to grant, or nobody can plan.
 _MOST_REMEMBERED = 10_000
 
+_ENDINGS = {
+    pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
+    pending.Purpose.CANCEL: waiting_events.EventKind.CANCELLED,
+}
+
 
 class Owners(Protocol):
     """Says whose requests are."""
@@ -90,7 +95,12 @@ class WakeMeter(Protocol):
     """Counts what a worker does; none of it blocks."""
 
     def left(self, priority_class: str, ending: str, waited_seconds: float) -> None:
-        """Record a request that left the queue; by one scheduler for all."""
+        """Record a request that left the queue; by one scheduler for all, and once for each.
+
+        One that is sent again since a host gave it up does not leave it again. Where an older
+        release gave it up nothing in its record says so, and where its digest is another
+        scheduler's by then both may count it, or none.
+        """
 
     def looked_at(self, result: str) -> None:
         """Record what became of a candidate."""
@@ -248,7 +258,12 @@ class QueueWorker:
                     LOG.exception("Requests that wait could not be looked at.")
                 complained = True
                 self._stop.wait(_FAILURE_SECONDS)
-            self._stop.wait(_LEAST_PAUSE_SECONDS if len(self._queues) else _IDLE_PAUSE_SECONDS)
+            self._stop.wait(self._rest_seconds())
+
+    def _rest_seconds(self) -> float:
+        parts = self._parts
+        with parts.followed.lock:
+            return _LEAST_PAUSE_SECONDS if self._queues.active() else _IDLE_PAUSE_SECONDS
 
     def _pause_seconds(self) -> float:
         parts = self._parts
@@ -398,8 +413,11 @@ class QueueWorker:
             return
         kind = _kind(transition)
         if kind is not None:
-            self._tell(parts.observed, kind, request, now)
-        if _has_left(transition) and request.parked_at:
+            told = request
+            if kind in _ENDINGS.values():
+                told = attrs.evolve(request, servers=request.unsent)
+            self._tell(parts.observed, kind, told, now)
+        if _has_left_first(transition) and request.parked_at:
             waited_seconds = now - request.asked_at
             parts.meter.left(request.priority_class, _ending(request), waited_seconds)
 
@@ -603,12 +621,19 @@ def _has_left(transition: followed_requests.Transition) -> bool:
     return transition.step is followed_requests.RequestStep.PLACED
 
 
+def _has_left_first(transition: followed_requests.Transition) -> bool:
+    """Say whether a request waits no more, and never left the queue before."""
+    before, is_gone = transition.before, transition.step is followed_requests.RequestStep.GONE
+    if before is None:
+        return _has_left(transition) and not transition.request.given_up_at
+    return not pending.was_sent(before) and (is_gone or pending.was_sent(transition.request))
+
+
 def _ending(request: pending.PendingRequest) -> str:
     """Return how a request left the queue; as it stands, or stood last."""
-    if request.grant.purpose is pending.Purpose.EXPIRE:
-        return "expired"
-    if request.grant.purpose is pending.Purpose.CANCEL:
-        return "cancelled"
+    kind = _ending_kind(request)
+    if kind is not None:
+        return kind.value
     return "deleted" if request.state is pending.PendingState.WAITING else "dispatched"
 
 
@@ -620,9 +645,15 @@ def _kind(transition: followed_requests.Transition) -> waiting_events.EventKind 
         return waiting_events.EventKind.PARKED if first else None
     if not _has_left(transition):
         return None
-    if request.grant.purpose is pending.Purpose.EXPIRE:
-        return waiting_events.EventKind.EXPIRED
-    if request.grant.purpose is pending.Purpose.CANCEL:
-        return waiting_events.EventKind.CANCELLED
+    ending = _ending_kind(request)
+    if ending is not None:
+        return ending
     is_placed = bool(request.sent) or request.state is pending.PendingState.BUILDING
     return waiting_events.EventKind.PLACED if is_placed else None
+
+
+def _ending_kind(request: pending.PendingRequest) -> waiting_events.EventKind | None:
+    """Return how servers of a request ended in ERROR; None where all that are left were sent."""
+    if request.sent and not request.unsent:
+        return None
+    return _ENDINGS.get(request.grant.purpose)

@@ -12,8 +12,9 @@ parked     the conductor              scheduling -> waiting
 dispatched the scheduler              waiting -> granted, to find hosts
 placed     the conductor              its servers were sent; again if a host gave
                                       one up, and it was sent again
-expired    the conductor              the record is gone: they ended in ERROR, too
-                                      late
+expired    the conductor              the record is gone, or what is left of it was
+                                      sent: others ended in ERROR, too late; the
+                                      event names those alone
 cancelled  the conductor              likewise, by an operator's word
 ========== ========================== ===========================================
 """

@@ -98,8 +98,8 @@ class World:
         self.given_up = {}
         self.lying_about = set()
         self.unkept = set()
-        #: Servers that are about to be sent by somebody who has said so.
-        self.said = set()
+        #: Servers whose last message is on its way, or was.
+        self.posted = set()
         #: Half an hour has passed: what has not arrived by now ends in ERROR.
         self.is_late = False
 
@@ -118,6 +118,9 @@ class World:
             self.ended.add(key)
             return
         self.marked.update(after.sent)
+        taken_back = set() if before is None else set(before.sent) - set(after.sent)
+        self.posted -= taken_back
+        assert set(after.sent_for_certain) <= self.posted, (before, after)
         if before is not None and before.servers and not after.servers:
             arrived = before.placed_at and set(before.servers) <= self.hosted
             assert arrived or not before.sent, (before, after)
@@ -128,7 +131,9 @@ class World:
                 self.count("records that came back")
             return
         old, new = before.grant, after.grant
-        assert set(before.sent) - set(after.sent) <= self.lying_about, (before, after)
+        assert taken_back <= self.lying_about, (before, after)
+        forgotten = set(before.sent_for_certain) - set(after.sent_for_certain)
+        assert forgotten <= taken_back, (before, after)
         assert set(after.servers) <= set(before.servers), (before, after)
         if new.attempt != old.attempt:
             assert new.attempt == old.attempt + 1, (before, after)
@@ -242,24 +247,30 @@ class World:
             if isinstance(step, pending_rules.Superseded):
                 self.count("overtaken while building")
                 return
-            self.said.add(server)
             yield
-            self.said.discard(server)
             self.cast(server)
         yield
         yield from self.end(ledger, holding, request)
 
     def end(self, ledger, holding, request):
-        """Let go of what was sent and is not seen on its host; end anything else."""
+        """Let go of what was sent and is not seen on its host; end anything else.
+
+        :param request: as it was taken, or given up
+        """
         sent = [each for each in request.servers if self.casts[each] or each in request.sent]
-        never_sent = self.said if self.is_late else set()
-        self.failed |= never_sent
-        if self.hosted.union(never_sent, self.deleted).issuperset(sent):
+        uncertain = set(request.sent) - {*request.sent_for_certain, *self.hosted, *self.deleted}
+        if self.is_late:
+            self.failed |= uncertain
+            uncertain = set()
+        if self.hosted.union(self.failed, self.deleted).issuperset(sent):
             yield from self.insist(lambda: ledger.finish(holding))
             self.count("finished")
-            return
-        yield from self.insist(lambda: ledger.place(holding, LEASE))
-        self.count("let go")
+        elif uncertain:
+            yield from self.insist(lambda: ledger.rest(holding, LEASE, uncertain))
+            self.count("left in doubt")
+        else:
+            yield from self.insist(lambda: ledger.place(holding, LEASE))
+            self.count("let go")
 
     def insist(self, call):
         """Make a call until the back end answers, others coming between."""
@@ -281,6 +292,7 @@ class World:
 
     def cast(self, server):
         self.casts[server] += 1
+        self.posted.add(server)
         given_up = self.given_up.get(server, 0)
         assert self.casts[server] <= 1 + given_up, f"{server} was sent twice"
         self.under_way.append(server)

@@ -129,6 +129,12 @@ class StepsTest(LedgerCase):
         self.now += 1
         self.assertIs(State.BUILDING, self.ledger.grant("a", 1, "scheduler").grant.after)
 
+    def test_who_lets_go_once_more_behind_a_lost_answer_changes_nothing(self):
+        holding = self.let_go()
+        standing = self.ledger.read("a")
+        self.now += 1
+        self.assertEqual(standing, self.ledger.place(holding, 100.0))
+
     def test_what_was_not_sent_is_left_out_of_what_is_placed(self):
         holding = self.building()
         self.ledger.sent(holding, "b")
@@ -197,6 +203,32 @@ class StepsTest(LedgerCase):
         self.assert_superseded(self.ledger.give_up(holding, "a"))
         self.ledger.sent(holding, "b")
         self.assert_superseded(self.ledger.sent(holding, "b"))
+
+    def test_what_was_sent_for_certain_stays_so_as_another_is_given_up(self):
+        holding = self.looked_for()
+        self.assertEqual(("a",), self.ledger.give_up(holding, "b").sent_for_certain)
+        self.ledger.begin(holding, kept=("b",))
+        self.ledger.sent(holding, "b")
+        standing = self.ledger.read("a")
+        self.assertEqual((("a", "b"), ("a",)), (standing.sent, standing.sent_for_certain))
+        self.assertEqual(("a", "b"), self.ledger.place(holding, 100.0).sent_for_certain)
+        self.assertEqual((), self.ledger.read("a").certain)
+
+    def test_who_cannot_tell_of_one_knows_of_the_others(self):
+        holding = self.building()
+        for server in ("a", "b"):
+            self.ledger.sent(holding, server)
+        self.assertEqual((), self.ledger.read("a").sent_for_certain)
+        self.assertEqual(("b",), self.ledger.rest(holding, 100.0, ["a"]).sent_for_certain)
+        self.assertEqual(1100.0, self.ledger.read("a").grant.until_seconds)
+
+    def test_what_an_older_release_sends_again_is_not_certain(self):
+        holding = self.looked_for()
+        state = self.ledger.give_up(holding, "b").to_state()
+        self.assertNotIn("a", state["mapped"])
+        # It knows of no such field, gives up the other one, and dies as it sends that again.
+        state |= {"sent": ["a"], "mapped": ["b", "a"]}
+        self.assertEqual((), pending.of_state("a", state).sent_for_certain)
 
     def test_who_was_overtaken_gives_nothing_up_and_lets_go_of_nothing(self):
         former = self.looked_for()

@@ -7,7 +7,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.scheduling.frame import host_facts
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger, pending_rules
-from nova_nodb_scheduler.synchronizer.waking import pending_fit, waiting_events
+from nova_nodb_scheduler.synchronizer.waking import pending_fit, queue_worker, waiting_events
 from tests.unit.scheduling import toys
 from tests.unit.synchronizer.pending import made_requests
 from tests.unit.synchronizer.waking import made_worker
@@ -128,6 +128,97 @@ class PlacedTest(made_worker.WorkerCase):
         self.ledger.place(holding, made_worker.LOOK_SECONDS)
         self.round()
         self.assertEqual(2, self.count("placed"))
+
+    def give_up(self):
+        """Have a conductor find that a host gave one of its servers up; return its holding."""
+        attempt = self.ledger.read("a").grant.attempt
+        holding = pending_rules.holding_of(self.ledger.take("a", attempt, f"giver-{attempt}"))
+        self.ledger.give_up(holding, "b")
+        return holding
+
+    def purposes_behind(self):
+        """Return what it is granted for shortly before its trying ends, and behind that."""
+        deadline_at = self.ledger.read("a").deadline_at
+        self.plans.answers.clear()
+        self.now = deadline_at + pending.MOST_TRYING_SECONDS - 60
+        found = []
+        for _ in range(2):
+            self.round()
+            standing = self.ledger.read("a")
+            is_waiting = standing.state is pending.PendingState.WAITING
+            found.append(None if is_waiting else standing.grant.purpose)
+            self.now += 60
+        return found
+
+    def test_what_was_given_up_waits_for_half_an_hour_behind_its_deadline(self):
+        self.round(made_worker.LOOK_SECONDS)
+        holding = self.give_up()
+        self.ledger.park(holding, "no room", 0.0)
+        self.assertEqual([None, pending.Purpose.EXPIRE], self.purposes_behind())
+
+    def test_so_it_does_where_its_conductor_died(self):
+        self.round(made_worker.LOOK_SECONDS)
+        self.give_up()
+        place, expire = pending.Purpose.PLACE, pending.Purpose.EXPIRE
+        self.assertEqual([place, expire], self.purposes_behind())
+
+    def test_what_may_have_been_sent_is_looked_for_behind_its_deadline_and_never_expires(self):
+        self.park("d", servers=("d",), deadline_at=self.now + 50)
+        self.round()
+        taken = self.ledger.take("d", 2, "one")
+        holding = pending_rules.holding_of(taken)
+        self.ledger.begin(holding)
+        self.ledger.sent(holding, "d")
+        self.now += 60
+        self.round()
+        granted = self.ledger.read("d")
+        self.assertEqual((3, pending.Purpose.PLACE), (granted.grant.attempt, granted.grant.purpose))
+        self.ledger.finish(pending_rules.holding_of(self.ledger.take("d", 3, "two")))
+        self.round()
+        self.assertEqual((0, 2), (self.count("expired"), self.count("placed")))
+
+    def test_what_an_older_scheduler_let_expire_is_not_told_as_such_once_it_is_placed(self):
+        self.events.clear()
+        self.now += made_worker.LOOK_SECONDS
+        self.ledger.grant("a", 2, "older", pending.Purpose.EXPIRE)
+        holding = self.give_up()
+        self.round()
+        self.ledger.begin(holding, kept=("b",))
+        self.ledger.sent(holding, "b")
+        self.ledger.place(holding, made_worker.LOOK_SECONDS)
+        self.round()
+        self.assertEqual((0, 1), (self.count("expired"), self.count("placed")))
+
+    def test_it_left_the_queue_once_however_often_it_is_sent_again(self):
+        self.round(made_worker.LOOK_SECONDS)
+        holding = self.give_up()
+        self.round()
+        self.ledger.begin(holding, kept=("b",))
+        self.ledger.sent(holding, "b")
+        self.ledger.place(holding, made_worker.LOOK_SECONDS)
+        self.round()
+        self.assertEqual(["dispatched"], self.meter.endings)
+        self.round(made_worker.LOOK_SECONDS)
+        self.ledger.finish(self.give_up())
+        self.round()
+        self.assertEqual(["dispatched"], self.meter.endings)
+
+    def test_rounds_are_as_far_apart_as_while_nobody_waits(self):
+        idle, busy = queue_worker._IDLE_PAUSE_SECONDS, queue_worker._LEAST_PAUSE_SECONDS
+        self.assertEqual(idle, self.worker._rest_seconds())
+        self.round(made_worker.LOOK_SECONDS)
+        self.round()
+        self.assertEqual(busy, self.worker._rest_seconds())
+        self.place("a")
+        self.round()
+        self.assertEqual(idle, self.worker._rest_seconds())
+        self.park("c")
+        self.round()
+        self.assertEqual(busy, self.worker._rest_seconds())
+        self.ledger.arrive(["a"])
+        self.place("c")
+        self.round()
+        self.assertEqual(idle, self.worker._rest_seconds())
 
     def charged(self):
         with self.followed.lock:

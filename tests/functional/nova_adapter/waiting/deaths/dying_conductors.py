@@ -180,6 +180,29 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
         self.grant(server, pending.Purpose.EXPIRE)
         self.assert_fails(server, "waited")
 
+    def test_of_several_whose_time_is_over_those_that_stand_are_not_told_to_have_ended(self):
+        told = []
+
+        class Events:
+            def publish(self, event):
+                told.append((event.kind.value, event.request.servers))
+
+            def stop(self):
+                pass
+
+        send = compute_rpcapi.ComputeAPI
+        servers = self.ask_of_a_dying_one(send, "build_and_run_instance", behind=True, servers=2)
+        [stands] = self.sent
+        [other] = set(servers) - {stands}
+        self.active(stands)
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with mock.patch.object(self.waiting, "_events", Events()):
+            self.grant(stands, pending.Purpose.EXPIRE)
+            self.comes_to(other, "ERROR")
+            self.ended(stands)
+        self.assertEqual([("expired", (other,))], told)
+        self.active(stands)
+
     def test_one_that_slept_behind_the_build_requests_deletion_sends_nothing(self):
         self.assert_overtaken(TASKS, "_delete_build_request", behind=True)
 

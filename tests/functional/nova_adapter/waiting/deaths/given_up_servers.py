@@ -23,8 +23,11 @@ TASKS = nova.conductor.manager.ComputeTaskManager
 
 
 class GivenUpServersTest(mortal_conductors.MortalConductors):
-    def ask_of_a_compute_that_gives_up(self, servers=1, **more):
-        """Let a compute's first call to a conductor that was killed end without an answer."""
+    def ask_of_a_compute_that_gives_up(self, servers=1, given_up=None, **more):
+        """Let a compute's first call to a conductor that was killed end without an answer.
+
+        :param given_up: how many of the servers a compute comes to; all of them by default
+        """
         save = objects.Instance.save
 
         def time_out(instance, *args, **kwargs):
@@ -32,11 +35,11 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
                 raise oslo_messaging.MessagingTimeout("made")
             return save(instance, *args, **kwargs)
 
-        given_up = threading.Semaphore(0)
+        gave_up = threading.Semaphore(0)
         locked = compute_manager.ComputeManager._build_failed
 
         def failed(manager, node):
-            given_up.release()
+            gave_up.release()
             return locked(manager, node)
 
         with (
@@ -44,19 +47,22 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
             mock.patch.object(compute_manager.ComputeManager, "_build_failed", failed),
         ):
             asked = self.ask(servers=servers, **more)
-            for _ in asked:
-                self.assertTrue(given_up.acquire(timeout=waiting_cloud.PATIENCE_SECONDS))
-        for server in asked:
-            self.assertEqual({}, self.allocations(server))
+            most = servers if given_up is None else given_up
+            for _ in range(most):
+                self.assertTrue(gave_up.acquire(timeout=waiting_cloud.PATIENCE_SECONDS))
+        self.assertEqual(most, [self.allocations(server) for server in asked].count({}))
         return asked
 
-    def look(self, server):
-        """Look for a server that was placed and is not seen on a host."""
+    def let_go(self, server):
         waiting_cloud.patience.wait_until(
             lambda: (request := self.record(server)) is not None and pending.is_let_go(request),
             waiting_cloud.PATIENCE_SECONDS,
             lambda: str(self.record(server)),
         )
+
+    def look(self, server):
+        """Look for a server that was placed and is not seen on a host."""
+        self.let_go(server)
         self.pass_time(self.waiting._look_seconds + 1)
         self.grant(server)
 
@@ -174,6 +180,29 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
                     self.assert_built_again(server)
                 self.make_room(server)
 
+    def test_what_lies_with_its_compute_stays_there_though_another_is_given_up(self):
+        build = compute_manager.ComputeManager.build_and_run_instance
+        lying = {}
+
+        def build_one(manager, context, instance, *args, **kwargs):
+            if lying.setdefault("server", instance.uuid) != instance.uuid:
+                build(manager, context, instance, *args, **kwargs)
+
+        with mock.patch.object(compute_manager.ComputeManager, "build_and_run_instance", build_one):
+            servers = self.ask_of_a_compute_that_gives_up(servers=2, given_up=1)
+        [given_up] = set(servers) - set(lying.values())
+        with (
+            self.all_being_still(),
+            self.dying(self.waiting._ledger, "sent", behind=True) as died,
+        ):
+            self.look(servers[0])
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.take_over(servers[0])
+            self.comes_to(given_up, "ERROR")
+            self.ended(servers[0])
+        self.assertEqual("BUILD", self.admin_api.get_server(lying["server"])["status"])
+        self.assertEqual(1, len(self.allocations(lying["server"])))
+
     def test_one_that_slept_before_it_sent_again_sends_nothing(self):
         server = self.ask_of_a_compute_that_gives_up()[0]
         with (
@@ -213,6 +242,31 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
         with self.all_being_still(11.0):
             self.look(server)
             self.assert_fails(server, "did not arrive")
+
+    def test_a_back_end_that_gives_no_answer_as_it_is_let_go_is_asked_again(self):
+        for behind in (False, True):
+            with self.subTest(behind=behind), self.away_at("place", behind=behind):
+                server = self.ask()[0]
+                self.let_go(server)
+                self.make_room(server)
+
+    def test_so_it_is_where_nobody_knows_whether_it_was_sent(self):
+        with (
+            mock.patch.object(
+                compute_manager.ComputeManager, "build_and_run_instance", autospec=True
+            ),
+            self.away_at("rest", behind=False),
+        ):
+            server = self.ask_of_a_dying_one(self.waiting._ledger, "place")[0]
+            self.take_over(server)
+            waiting_cloud.patience.wait_until(
+                lambda: (
+                    self.record(server).grant.until_seconds
+                    > self.now() + waiting_cloud.LEASE_SECONDS
+                ),
+                waiting_cloud.LEASE_SECONDS,
+                lambda: str(self.record(server)),
+            )
 
     def test_what_its_user_deletes_is_not_sent_again(self):
         server = self.ask_of_a_compute_that_gives_up()[0]

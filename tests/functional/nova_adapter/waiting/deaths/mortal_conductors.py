@@ -10,6 +10,7 @@ from unittest import mock
 from nova.compute import rpcapi as compute_rpcapi
 from nova.scheduler.client import report
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.waiting import abandoned_requests
 
 
@@ -54,6 +55,24 @@ class MortalConductors(waiting_cloud.WaitingCloud):
         with mock.patch.object(owner, name, patched):
             yield died
         self.assertTrue(died.is_set(), f"nobody came to {name}")
+
+    @contextlib.contextmanager
+    def away_at(self, name, *, behind):
+        """Let the back end give no answer to the next call of a step, carried out or not."""
+        step = getattr(self.waiting._ledger, name)
+        calls = []
+
+        def call(*args, **kwargs):
+            calls.append(args)
+            if len(calls) > 1:
+                return step(*args, **kwargs)
+            if behind:
+                step(*args, **kwargs)
+            raise errors.BackendUnavailable("sqlalchemy", "made")
+
+        with mock.patch.object(self.waiting._ledger, name, call):
+            yield
+        self.assertTrue(calls, f"nobody came to {name}")
 
     def ask_of_a_dying_one(self, owner, name, *, behind=False, servers=1):
         with self.dying(owner, name, behind=behind) as died:

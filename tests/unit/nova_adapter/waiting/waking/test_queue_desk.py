@@ -95,6 +95,28 @@ class QueueEndpointTest(testtools.TestCase):
         ):
             self.assertEqual(expected, self.keys(**query), query)
 
+    def placed(self, key):
+        """Have a conductor send all servers of a request that waits."""
+        self.ledger.grant(key, 1, "scheduler")
+        holding = pending_rules.holding_of(self.ledger.take(key, 2, "conductor"))
+        self.ledger.begin(holding)
+        for server in (key, f"{key}-2"):
+            self.ledger.sent(holding, server)
+        self.ledger.place(holding, 100.0)
+        self.cloud.catch_up()
+
+    def test_what_is_placed_waits_no_more_and_is_told_where_it_is_asked_for(self):
+        for key in ("a", "b", "c"):
+            self.parked(key)
+        self.placed("b")
+        self.assertEqual(["a", "c"], self.keys())
+        page = self.client.list_pending({})
+        self.assertEqual((2, 4), (page.total, page.servers))
+        self.assertEqual((["b"], []), (self.keys(state="placed"), self.keys(state="building")))
+        self.assertEqual("placed", self.client.get_pending({}, "b").request.state)
+        drained = self.client.drain_pending({})
+        self.assertEqual({"a", "c"}, {each.key for each in drained.outcomes})
+
     def test_what_is_no_condition_or_page_is_refused_by_name(self):
         for query, named in (
             ({"state": "asleep"}, "state"),
