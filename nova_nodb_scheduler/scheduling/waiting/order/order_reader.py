@@ -127,6 +127,8 @@ class OrderReader:
         rows: shape_index.ShapeRows,
         is_wanted: IsWanted,
     ) -> standings.Item | None:
+        if not standing.mask & rows.mask:
+            return None
         flags = rows.flags
         for item in standing.items.after(behind):
             if flags[item[2]] and is_wanted(item[3]):
