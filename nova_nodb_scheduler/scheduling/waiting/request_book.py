@@ -79,7 +79,7 @@ class RequestBook:
         self.charges = grants_in_flight.GrantsInFlight(self.shares)
         self.holds = host_holds.HostHolds()
         self.backlog = backlog.Backlog(settings.max_pending, settings.max_pending_per_project)
-        shapes = shape_index.ShapeIndex(settings, most_exact=most_exact)
+        shapes = shape_index.ShapeIndex(most_exact=most_exact)
         self.index = request_index.RequestIndex(settings, self.shares, shapes)
         self.axis: resource_axis.ResourceAxis = shapes.axis
         self._settings = settings

@@ -382,4 +382,4 @@ class WaitQueues:
 
 
 def _is_before(line: waiting_lines.Line | None, key: waiting_lines.OrderKey) -> bool:
-    return line is not None and line.placed is not None and line.placed[:4] < key
+    return line is not None and line.order_key() < key

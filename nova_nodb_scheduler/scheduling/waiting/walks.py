@@ -9,16 +9,15 @@ whoever comes to stand behind is met later.
 from __future__ import annotations
 
 import abc
+import collections
 import heapq
 import itertools
 from collections.abc import Iterable
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from nova_nodb_scheduler.scheduling.waiting import grown_hosts
-from nova_nodb_scheduler.scheduling.waiting.order import request_index, waiting_lines
+from nova_nodb_scheduler.scheduling.waiting.order import request_index, shape_index, waiting_lines
 
 
 @attrs.frozen
@@ -26,14 +25,11 @@ class Limits:
     """What one wake-up may cost.
 
     :param most_tried: candidates that are refused or lost
-    :param most_passed: queues that are looked at and are no candidates
-    :param most_moved: lines that stood too far in front, since their projects' shares have grown;
-        once they are put right they cost no other wake-up anything
+    :param most_passed: requests that are looked at and are no candidates
     """
 
     most_tried: int = 64
     most_passed: int = 256
-    most_moved: int = 1024
 
 
 class Costs:
@@ -43,17 +39,12 @@ class Costs:
         self._limits = limits
         self.tried = 0
         self.passed = 0
-        self.moved = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether that is enough."""
         limits = self._limits
-        return (
-            self.tried >= limits.most_tried
-            or self.passed >= limits.most_passed
-            or self.moved >= limits.most_moved
-        )
+        return self.tried >= limits.most_tried or self.passed >= limits.most_passed
 
 
 class Walk(abc.ABC):
@@ -97,106 +88,66 @@ class FittingWalk(Walk):
         super().__init__(index, costs)
         self._hosts = hosts
         self._holders = list(holders)
-        #: Which rows of shapes fit still; None: all that did.
-        self._fits: npt.NDArray[np.bool_] | None = None
-        #: Shapes in order by their keys as they were: the rest cannot be before any of it.
-        self._closed = index.shapes.fitting(hosts.most())
-        #: Shapes that are looked at besides: none of theirs was there, or they did not fit.
-        self._others: set[waiting_lines.Shape] = set()
-        #: (key, number, shape): the next queue of each shape that was opened.
-        self._open: list[tuple[waiting_lines.OrderKey, int, waiting_lines.Shape]] = []
-        self._numbers = itertools.count()
-        self._passing: tuple[waiting_lines.OrderKey, waiting_lines.Shape] | None = None
+        self._is_holder = False
+        self._shapes = index.shapes
+        self._axis = index.shapes.axis
+        self._reader = index.reader()
         self._refused: set[waiting_lines.Queue] = set()
+        #: How many queues of a shape that is.
+        self._refused_of: collections.Counter[waiting_lines.Shape] = collections.Counter()
+        #: Shapes of which nobody can be helped any more.
+        self._closed: set[waiting_lines.Shape] = set()
+        self._rows = self._look_at_room()
 
     def next(self) -> waiting_lines.Entry | None:
         while self._holders:
             holder = self._holders.pop(0)
             if holder.stage is waiting_lines.Stage.READY:
+                self._is_holder = True
                 return holder
-        while not self.costs.is_spent:
-            self._go_on()
-            if not self._open:
-                return None
-            key, _, shape = heapq.heappop(self._open)
-            if not self._is_fitting(shape):
-                continue
-            self._passing = key, shape
-            placed = shape.queues.after(key)
-            if placed is None or placed[:4] != key:
-                self.costs.passed += 1
-                continue
-            entry = self._first(placed[4])
-            if entry is not None:
-                return entry
-        return None
+        self._is_holder = False
+        if self.costs.is_spent:
+            return None
+        if self._hosts.is_less or self._changes != self._shapes.changes:
+            self._rows = self._look_at_room()
+        refused = self._refused
+        line = self._reader.next(self._rows, lambda line: line.queue not in refused)
+        return self._index.first_entry(line) if isinstance(line, waiting_lines.Line) else None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:
         # One that holds a host was asked about all others that grew, too.
-        self._refused.add(entry.queue)
+        queue, shape = entry.queue, entry.queue.shape
+        if queue not in self._refused:
+            self._refused.add(queue)
+            self._refused_of[shape] += 1
+        if shape.queues <= self._refused_of[shape]:
+            self._close(shape)
 
     def unhelped(self, entry: waiting_lines.Entry) -> None:
-        index = self._index
         self.refuse(entry)
-        if self._passing is None:
+        if self._is_holder:
             return
-        shape = self._passing[1]
-        axis = index.shapes.axis
-        if shape.is_exact or not self._hosts.is_any(axis.vector(shape.needs)):
-            self._passing = None
+        shape = entry.queue.shape
+        if shape.is_exact or not self._hosts.is_any(self._axis.vector(shape.needs)):
+            self._close(shape)
 
     def again(self, entry: waiting_lines.Entry) -> None:
-        for level in entry.queue.at_level:
-            # Its line may count as another class now, in which none of the shape were.
-            if level is None or level.shape in self._closed or level.shape in self._others:
-                continue
-            shape = level.shape
-            self._others.add(shape)
-            # Its row may have been another's when rows were looked at.
-            self._hosts.is_less = True
-            self._push(shape, shape.queues.first())
+        """Do nothing: the next of its line has a place of its own."""
 
-    def _first(self, level: waiting_lines.QueueLevel) -> waiting_lines.Entry | None:
-        placed = level.lines.first()
-        if placed is None or level.queue in self._refused:
-            self.costs.passed += 1
-            return None
-        if not self._index.is_in_place(placed[4]):
-            self.costs.moved += 1
-            return None
-        return self._index.first_entry(placed[4])
+    def _close(self, shape: waiting_lines.Shape) -> None:
+        # The row of one that is gone may be another's.
+        if shape.queues:
+            self._closed.add(shape)
+            self._rows.drop(shape.row)
 
-    def _go_on(self) -> None:
-        if self._passing is not None:
-            key, shape = self._passing
-            self._passing = None
-            # The least key behind it.
-            self._push(shape, shape.queues.after((*key[:3], key[3] + "\0")))
-        self._look_at_room()
-        while (nearest := self._closed.nearest()) is not None:
-            if self._open and self._open[0][0][:3] < nearest:
-                break
-            shape = self._closed.pop()
-            self._push(shape, shape.queues.first())
-
-    def _look_at_room(self) -> None:
-        if not self._hosts.is_less:
-            return
+    def _look_at_room(self) -> shape_index.ShapeRows:
         self._hosts.is_less = False
-        index = self._index
-        room = self._hosts.most()
-        self._fits = None if room is None else index.shapes.fits(room)
-        if self._fits is not None:
-            self._closed.narrow(self._fits)
-
-    def _is_fitting(self, shape: waiting_lines.Shape) -> bool:
-        self._look_at_room()
-        # A row that came since then belongs to a shape that was not looked at yet.
-        return self._fits is None or shape.row >= len(self._fits) or bool(self._fits[shape.row])
-
-    def _push(self, shape: waiting_lines.Shape, placed: waiting_lines.Placed | None) -> None:
-        if placed is not None:
-            heapq.heappush(self._open, (placed[:4], next(self._numbers), shape))
+        self._changes = self._shapes.changes
+        rows = self._shapes.fitting(self._hosts.most())
+        for shape in self._closed:
+            if shape.queues:
+                rows.drop(shape.row)
+        return rows
 
 
 class FirstsWalk(Walk):
@@ -211,9 +162,9 @@ class FirstsWalk(Walk):
         if self.costs.is_spent:
             return None
         firsts = [
-            (line.placed[:4], level, line)
+            (line.order_key(), level, line)
             for level in self._levels
-            if (line := self._index.first(level)) is not None and line.placed is not None
+            if (line := self._index.first(level)) is not None
         ]
         if not firsts:
             return None
@@ -246,7 +197,7 @@ class QueuesWalk(Walk):
         while self._open and not self.costs.is_spent:
             key, _, queue = heapq.heappop(self._open)
             line = self._index.first_of(queue)
-            if line is not None and line.placed is not None and line.placed[:4] == key:
+            if line is not None and line.order_key() == key:
                 return self._index.first_entry(line)
             # A grant has changed its project's share.
             self._push(queue)
@@ -260,5 +211,5 @@ class QueuesWalk(Walk):
 
     def _push(self, queue: waiting_lines.Queue) -> None:
         line = self._index.first_of(queue)
-        if line is not None and line.placed is not None:
-            heapq.heappush(self._open, (line.placed[:4], next(self._numbers), queue))
+        if line is not None:
+            heapq.heappush(self._open, (line.order_key(), next(self._numbers), queue))

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks for the same, whosever it is: how many do, and who of them goes first.
-
-A newcomer is compared with the first of all owners' queues, not with each queue's own first: it
-is asked for under the lock, and a flavor may have as many owners that wait as there are projects.
-"""
+"""Who asks for the same, whosever it is."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import queue_settings
-from nova_nodb_scheduler.scheduling.waiting.order import waiting_lines
+from nova_nodb_scheduler.scheduling.waiting.order import shape_index, waiting_lines
 
 _DemandKey = tuple[str, int, Mapping[str, int]]
 
 
 class DemandIndex:
-    """Demands of queues that are known; O(log n) each. Not safe for threads."""
+    """Demands of queues that are known; O(1) each. Not safe for threads."""
 
-    def __init__(self, settings: queue_settings.QueueSettings) -> None:
-        self._settings = settings
+    def __init__(self, shapes: shape_index.ShapeIndex) -> None:
+        self._shapes = shapes
         self._demands: dict[_DemandKey, waiting_lines.Demand] = {}
 
     def find(self, request: pending.PendingRequest) -> waiting_lines.Demand | None:
@@ -33,36 +27,20 @@ class DemandIndex:
         key = _demand_key(request)
         found = self._demands.get(key)
         if found is None:
-            found = self._demands[key] = waiting_lines.Demand()
-        found.queues += 1
+            shape = self._shapes.enter(request.needs, len(request.servers))
+            found = self._demands[key] = waiting_lines.Demand(shape)
+        found.shape.queues += 1
         return found
 
-    def leave(self, request: pending.PendingRequest) -> None:
+    def leave(self, request: pending.PendingRequest, queue: waiting_lines.Queue) -> None:
         """Forget a queue, with the last request of it."""
-        key = _demand_key(request)
-        found = self._demands[key]
-        found.queues -= 1
-        if not found.queues:
-            del self._demands[key]
-
-    def place(self, first: waiting_lines.FirstElsewhere, share: float, now: float) -> None:
-        """Put the first of a queue that is parked elsewhere where it belongs by a share."""
-        asked_at, key = first.head
-        level = first.count_as(self._settings, asked_at, now)
-        tier = waiting_lines.tier(first.rank, level)
-        demand = first.queue.demand
-        if first.placed is not None:
-            demand.elsewhere.remove(first.placed)
-        first.placed = (tier, share, asked_at, key, first)
-        demand.elsewhere.add(first.placed)
-
-    def unplace(self, first: waiting_lines.FirstElsewhere) -> None:
-        """Forget one that is the first no longer."""
-        demand = first.queue.demand
-        if first.placed is not None:
-            demand.elsewhere.remove(first.placed)
-            first.placed = None
-        first.rises_at = math.inf
+        demand, shape = queue.demand, queue.shape
+        demand.queues.discard(queue)
+        if not demand.queues:
+            del self._demands[_demand_key(request)]
+        shape.queues -= 1
+        if not shape.queues:
+            self._shapes.leave(shape)
 
 
 def _demand_key(request: pending.PendingRequest) -> _DemandKey:

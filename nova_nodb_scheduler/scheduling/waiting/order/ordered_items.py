@@ -9,6 +9,7 @@ list moves everything behind.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -62,15 +63,9 @@ class OrderedItems(Generic[T]):
         """Return the first item; None where there is none."""
         return self._items[0] if self._items else None
 
-    def last(self) -> T | None:
-        """Return the last item; None where there is none."""
-        return self._items[-1] if self._items else None
-
-    def after(self, item: Any) -> T | None:
-        """Return the first of the items that are greater; None where there is none."""
+    def after(self, item: Any) -> Iterator[T]:
+        """Return those of the items that are greater, in order; nothing may change meanwhile."""
         items = self._items
         if type(items) is list:
-            index = bisect.bisect_right(items, item)
-        else:
-            index = items.bisect_right(item)
-        return items[index] if index < len(items) else None
+            return itertools.islice(items, bisect.bisect_right(items, item), None)
+        return iter(items.islice(items.bisect_right(item)))

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All requests that are known, filed by who may be tried; kept in order as shares and ages change.
 
-What one call does has a bound. Where a project's share grows, its lines are moved back when
-their turn comes: until then they stand too far in front, and whoever looks puts them right.
-Where it falls, those that stand too far behind are moved at once, some now and, where there
-are very many, the rest with the next calls. They are those that were put by a greater share
-than that of now: after a grant that has come to an end, the few that were looked at meanwhile.
-They are moved a little too far, so that a share that falls server by server does not move all
-of them each time.
+A share that changes moves its project's standings at once, which are few: see :mod:`standings`.
+So the order has no part of its own for each queue or demand, which are as many as there are
+flavors: who is the first of one is looked up among its lines where these are few, and otherwise
+met early on the way through all.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import sortedcontainers
 
@@ -23,17 +20,19 @@ from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import backlog, fair_share, queue_settings
 from nova_nodb_scheduler.scheduling.waiting.order import (
     demand_index,
+    order_reader,
     ordered_items,
     shape_index,
     shared_parts,
+    standings,
     waiting_lines,
 )
 
-#: Lines that one call moves because shares or ages changed.
+#: Things that one call moves because they count as a greater class.
 MOST_MOVED = 256
 
-#: By which part of their share lines are put that a fall moves.
-_AHEAD = 0.875
+#: Lines of which the first is looked up among themselves.
+_FEW = 16
 
 _QueueKey = tuple[str, int, Mapping[str, int]]
 
@@ -61,13 +60,14 @@ class RequestIndex:
         self._parts = shared_parts.SharedParts()
         self._queues: dict[_QueueKey, waiting_lines.Queue] = {}
         #: What they ask for, whosever they are.
-        self._demands = demand_index.DemandIndex(settings)
+        self._demands = demand_index.DemandIndex(shapes)
         self._projects: dict[str, waiting_lines.Project] = {}
+        #: Lines that have requests, and the first of each queue that is parked elsewhere.
+        self._lines = standings.Standings()
+        self._elsewhere = standings.Standings()
         #: (when, number, what): when lines and the like count as a greater class.
         self._rises: sortedcontainers.SortedList = sortedcontainers.SortedList()
         self._numbers = itertools.count()
-        #: Projects of which something may stand behind its turn.
-        self._to_move: dict[waiting_lines.Project, None] = {}
         self._now = 0.0
 
     def enter(self, request: pending.PendingRequest) -> waiting_lines.Entry:
@@ -98,12 +98,11 @@ class RequestIndex:
         queue.requests -= 1
         if not queue.requests:
             del self._queues[_queue_key(request)]
-            self._demands.leave(request)
+            self._demands.leave(request, queue)
         project = self._projects[request.project_id]
         project.requests -= 1
         if not project.requests:
             del self._projects[request.project_id]
-            self._to_move.pop(project, None)
 
     def file(self, entry: waiting_lines.Entry, stage: waiting_lines.Stage, now: float) -> None:
         """Move a request to a stage, into or out of the lines."""
@@ -121,7 +120,7 @@ class RequestIndex:
             entry.line = line
             queue.ready += 1
             queue.demand.parked += 1
-            self._place(line)
+            self._place(line, self._lines)
             if not queue.is_swept:
                 queue.is_swept = True
                 self.swept.append(queue)
@@ -151,7 +150,7 @@ class RequestIndex:
         entry.line = None
         queue.ready -= 1
         queue.demand.parked -= 1
-        self._place(line)
+        self._place(line, self._lines)
         if not line.requests:
             self._forget(line)
 
@@ -168,30 +167,42 @@ class RequestIndex:
             raise LookupError("a line without requests stands in the order")
         return self.entries[head[1]]
 
-    def is_in_place(self, each: waiting_lines.InPlace) -> bool:
-        """Say whether something stands where its project's share puts it; if not, put it there."""
-        if each.placed is None or each.placed[1] == each.project.share:
-            return True
-        self._place(each)
-        return False
+    def reader(self) -> order_reader.OrderReader:
+        """Return a way through all lines in order."""
+        return order_reader.OrderReader(self._lines)
 
     def first(self, level: int, without: Collection[str] = ()) -> waiting_lines.Line | None:
         """Return the first line of a level, of no queue whose digest is named; None: no line."""
-        if not without:
-            return self._settled(lambda: self.shapes.first(level))
-        return self._settled(lambda: self.shapes.first_without(level, without))
+        reader = order_reader.OrderReader(self._lines, level=level)
+        found = reader.next(self.shapes.all(), lambda line: line.queue.digest not in without)
+        return found if isinstance(found, waiting_lines.Line) else None
 
     def first_of(self, queue: waiting_lines.Queue) -> waiting_lines.Line | None:
         """Return the first line of a queue; None where it has none."""
-        return self._settled(queue.first)
+        lines = queue.lines
+        if len(lines) <= _FEW or not queue.shape.is_exact:
+            return min(lines.values(), key=waiting_lines.Line.order_key, default=None)
+        rows = self.shapes.only(queue.shape)
+        found = self.reader().next(rows, lambda line: line.queue is queue)
+        return found if isinstance(found, waiting_lines.Line) else None
 
     def is_behind_demand(self, demand: waiting_lines.Demand, key: waiting_lines.OrderKey) -> bool:
-        """Say whether somebody of all queues that ask for the same goes before an order key."""
-        return any(self._is_before(look, key) for look in (demand.first, demand.elsewhere.first))
+        """Say whether somebody of all queues that ask for the same goes before an order key.
+
+        Nobody goes before the place where he stands. A request is not before itself.
+        """
+        lines = (line for queue in demand.queues for line in queue.lines.values())
+        firsts = (
+            queue.first_elsewhere for queue in demand.queues if queue.first_elsewhere is not None
+        )
+        return self._is_any_before(
+            key, demand, self._lines, lines, demand.lines
+        ) or self._is_any_before(key, demand, self._elsewhere, firsts, demand.elsewhere)
 
     def is_behind_queue(self, queue: waiting_lines.Queue, key: waiting_lines.OrderKey) -> bool:
         """Say whether somebody of one queue goes before an order key."""
-        return any(self._is_before(look, key) for look in (queue.first, queue.place_elsewhere))
+        firsts = self.first_of(queue), queue.first_elsewhere
+        return any(each is not None and each.order_key() < key for each in firsts)
 
     def order_key(self, request: pending.PendingRequest, now: float) -> waiting_lines.OrderKey:
         """Return where a request stands among all, or would."""
@@ -214,91 +225,78 @@ class RequestIndex:
         return self._demands.find(request)
 
     def reshare(self, project: str) -> None:
-        """Note that a project's share may have changed."""
+        """Move what a project has to where its share puts it now."""
         known = self._projects.get(project)
-        if known is None or not self._is_fair:
-            return
-        share = known.share = self._shares.share(project)
-        if known.behind_its_turn() is None:
-            return
-        self._to_move[known] = None
-        if not _AHEAD * _AHEAD * share <= known.ahead <= share:
-            known.ahead = _AHEAD * share
+        if known is not None and self._is_fair:
+            standings.reshare(known.group, self._shares.share(project))
 
     def reshare_all(self) -> None:
-        """Note that every project's share may have changed; O(projects that wait)."""
+        """Move what all projects have to where their shares put it; O(projects that wait)."""
         for project in list(self._projects):
             self.reshare(project)
 
-    def move_due(self, now: float) -> bool:
-        """Put lines where they belong by their shares and ages, some of them.
-
-        :returns: whether there are more
-        """
+    def move_due(self, now: float) -> None:
+        """Put lines and the like where they belong by their ages, some of them."""
         self._now = max(self._now, now)
-        for _ in range(MOST_MOVED):
-            if not self._to_move:
-                break
-            project = next(iter(self._to_move))
-            behind = project.behind_its_turn()
-            if behind is None:
-                del self._to_move[project]
-            else:
-                self._place(behind, project.ahead)
         for _ in range(MOST_MOVED):
             if not self._rises or self._rises[0][0] > self._now:
                 break
-            self._place(self._rises[0][2])
-        return bool(self._to_move) or bool(self._rises and self._rises[0][0] <= now)
+            each = self._rises[0][2]
+            is_line = isinstance(each, waiting_lines.Line)
+            self._place(each, self._lines if is_line else self._elsewhere)
 
     def next_rise_at(self) -> float | None:
         """Return when the next line counts as a greater class."""
         return float(self._rises[0][0]) if self._rises else None
 
-    def _is_before(
-        self, look: Callable[[], waiting_lines.Placed | None], key: waiting_lines.OrderKey
+    def _is_any_before(
+        self,
+        key: waiting_lines.OrderKey,
+        demand: waiting_lines.Demand,
+        order: standings.Standings,
+        members: Iterable[waiting_lines.InPlace],
+        count: int,
     ) -> bool:
-        """Say whether the first that is looked up goes before an order key.
+        """Say whether the first of a demand's members of an order goes before a key."""
+        if not count:
+            return False
+        if count <= _FEW or not demand.shape.is_exact:
+            return any(each.order_key() < key for each in members)
+        found = order_reader.OrderReader(order).next(
+            self.shapes.only(demand.shape), lambda each: each.queue.demand is demand
+        )
+        return found is not None and found.order_key() < key
 
-        Nobody goes before the place where he stands. A request is not before itself.
-        """
-        for _ in range(MOST_MOVED):
-            placed = look()
-            if placed is None or placed[:4] >= key:
-                return False
-            if self.is_in_place(placed[4]):
-                return True
-        # As with so many that stand too far in front: the next who asks finds them put right.
-        return True
+    def _place(self, each: waiting_lines.InPlace, order: standings.Standings) -> None:
+        """Put something where it belongs by its first request and what that counts as."""
+        head, old = each.head(), each.item
+        if head is None:
+            self._unplace(each, order)
+            return
+        level = each.count_as(self.settings, head[0], self._now)
+        self._note_rise(each)
+        tier = waiting_lines.tier(each.rank, level)
+        if old is not None and each.tier == tier and old[:2] == head:
+            return
+        shape = each.queue.shape
+        each.item = (*head, shape.row, each)
+        if old is not None and each.tier == tier:
+            order.replace(each.group, tier, old, each.item)
+            return
+        if old is not None:
+            order.remove(each.group, each.tier, old)
+        order.add(each.group, tier, each.item)
+        each.tier = tier
 
-    def _settled(
-        self, look: Callable[[], waiting_lines.Placed | None]
-    ) -> waiting_lines.Line | None:
-        for _ in range(MOST_MOVED):
-            placed = look()
-            if placed is None or self.is_in_place(placed[4]):
-                break
-        return None if placed is None else placed[4]
+    def _unplace(self, each: waiting_lines.InPlace, order: standings.Standings) -> None:
+        if each.item is not None:
+            order.remove(each.group, each.tier, each.item)
+            each.item = None
+        each.rises_at = math.inf
+        self._note_rise(each)
 
-    def _place(self, each: waiting_lines.InPlace, share: float | None = None) -> None:
-        """Put something where it belongs, or where it would by another share."""
-        before = each.placed
-        if share is None:
-            share = each.project.share
-        if isinstance(each, waiting_lines.Line):
-            self.shapes.place(each, share, self._now)
-        elif isinstance(each, waiting_lines.FirstElsewhere):
-            self._demands.place(each, share, self._now)
-        self._note_place(each, before)
-
-    def _note_place(self, each: waiting_lines.InPlace, before: waiting_lines.Placed | None) -> None:
-        """Note by which share something stands now, and when it counts as a greater class."""
-        placed, places = each.placed, each.project.places
-        if before is None or placed is None or before[1] != placed[1]:
-            if before is not None:
-                places.remove((before[1], each.number, each))
-            if placed is not None:
-                places.add((placed[1], each.number, each))
+    def _note_rise(self, each: waiting_lines.InPlace) -> None:
+        """Note when something counts as a greater class."""
         old = each.rise
         if old is not None:
             if old[0] == each.rises_at:
@@ -314,26 +312,34 @@ class RequestIndex:
         old = queue.first_elsewhere
         head = None if queue.elsewhere is None else queue.elsewhere.first()
         if old is not None:
-            if head is not None and old.head == head[1:]:
+            if head is not None and old.head() == head[1:]:
                 return
-            before = old.placed
-            self._demands.unplace(old)
-            self._note_place(old, before)
+            self._unplace(old, self._elsewhere)
             queue.first_elsewhere = None
+            queue.demand.elsewhere -= 1
         if head is not None:
             request = self.entries[head[2]].request
             first = queue.first_elsewhere = waiting_lines.FirstElsewhere(
                 queue,
-                self._projects[request.project_id],
+                self._group(queue, request),
                 self.settings.class_index(request.priority_class),
                 request.rank,
-                next(self._numbers),
                 head[1:],
             )
-            self._place(first)
+            queue.demand.elsewhere += 1
+            self._place(first, self._elsewhere)
 
     def _forget(self, line: waiting_lines.Line) -> None:
-        del line.project.lines[line.queue, line.class_index, line.rank]
+        queue, demand = line.queue, line.queue.demand
+        demand.lines -= 1
+        del queue.lines[line.group, line.class_index, line.rank]
+
+    def _group(
+        self, queue: waiting_lines.Queue, request: pending.PendingRequest
+    ) -> standings.ShareGroup:
+        if self._is_fair:
+            return self._projects[request.project_id].group
+        return queue.shape.group
 
     def _share(self, project: str) -> float:
         return self._shares.share(project) if self._is_fair else 0.0
@@ -341,32 +347,29 @@ class RequestIndex:
     def _project(self, name: str) -> waiting_lines.Project:
         found = self._projects.get(name)
         if found is None:
-            found = self._projects[name] = waiting_lines.Project(name, self._share(name))
+            found = self._projects[name] = waiting_lines.Project(self._share(name))
         return found
 
     def _queue(self, request: pending.PendingRequest) -> waiting_lines.Queue:
         key = _queue_key(request)
         found = self._queues.get(key)
         if found is None:
-            levels = len(self.settings.classes)
             demand = self._demands.enter(request)
-            found = waiting_lines.Queue(
-                request.queue, len(request.servers), request.needs, levels, demand
-            )
+            found = waiting_lines.Queue(request.queue, len(request.servers), demand)
+            demand.queues.add(found)
             self._queues[key] = found
         return found
 
     def _line(
         self, queue: waiting_lines.Queue, request: pending.PendingRequest, class_index: int
     ) -> waiting_lines.Line:
-        project = self._projects[request.project_id]
-        key = (queue, class_index, request.rank)
-        found = project.lines.get(key)
+        group = self._group(queue, request)
+        key = (group, class_index, request.rank)
+        found = queue.lines.get(key)
         if found is None:
-            found = waiting_lines.Line(
-                queue, project, class_index, request.rank, next(self._numbers)
-            )
-            project.lines[key] = found
+            found = waiting_lines.Line(queue, group, class_index, request.rank)
+            queue.lines[key] = found
+            queue.demand.lines += 1
         return found
 
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever happens, those are asked, in that order, that a plain sorted list would ask."""
+"""Whatever happens, those are asked, in that order, that a plain sorted list would ask.
+
+Set NODB_PROPERTY_EXAMPLES for more cases than CI runs.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -21,6 +25,9 @@ from nova_nodb_scheduler.scheduling.waiting import (
     wait_queues,
 )
 from tests.unit.scheduling.waiting import plain_queue, samples
+
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))
+IS_LONG = "NODB_PROPERTY_EXAMPLES" in os.environ
 
 HOSTS = ("h1", "h2", "h3")
 RESOURCES = ("MEMORY_MB", "VCPU", "UNUSED")
@@ -296,7 +303,10 @@ class OrderTest(testtools.TestCase):
         stateful.run_state_machine_as_test(
             Comparison,
             settings=hypothesis_settings(
-                max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+                max_examples=EXAMPLES,
+                stateful_step_count=30,
+                deadline=None,
+                derandomize=not IS_LONG,
             ),
         )
 
