@@ -63,6 +63,8 @@ class ReporterOptions:
     batch_records: int = 500
     #: How long one of Nova's threads waits for its record; 0: never.
     place_bound_seconds: float = 0.0
+    #: How long its thread may rest and still speak for what was written meanwhile.
+    reporter_bound_seconds: float = float("inf")
 
 
 @attrs.frozen
@@ -164,6 +166,7 @@ class ChangeReporter:
         self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
+        self._turned_at = float("inf")
         #: When no heartbeat waited any more; None before the first beat.
         self._all_told_at: float | None = None
         self._published = self._refused = self._failed_flushes = 0
@@ -333,6 +336,7 @@ class ChangeReporter:
 
     def _turn(self) -> None:
         with self._flush_lock:
+            self._note_pause()
             if self.journal is not None and self.identity is not None:
                 # Before any I/O: what waits for a back end that is away waits within its bounds.
                 self._fill_journal(self.journal)
@@ -361,11 +365,24 @@ class ChangeReporter:
         if not self._opened:
             self._synchronizer.open()
             self.identity = self._identify()
-            if self._since is None:
-                # Marks are taken since an earlier moment: all that is written
-                # from now on is reported here.
-                self._since = self._synchronizer.now_seconds()
             self._opened = True
+        if self._since is None:
+            # Marks are taken since an earlier moment: all that is written
+            # from now on is reported here.
+            self._since = self._synchronizer.now_seconds()
+
+    def _note_pause(self) -> None:
+        """Begin anew behind a standstill in which this process was taken for gone."""
+        # What is missing shows by the next heartbeat that is reported here, and meanwhile none
+        # was: a process that is cut off and forgotten may have heard a host for longer than its
+        # down time. One that only could not reach the back end has heard all the while.
+        before, self._turned_at = self._turned_at, self._clock()
+        if self._turned_at - before > self._options.reporter_bound_seconds:
+            LOG.warning(
+                "The reporter stood still for %(seconds).0f s; what it guards is swept.",
+                {"seconds": self._turned_at - before},
+            )
+            self._since = None
 
     def _note_lost(self) -> None:
         """Have scopes swept whose names were forgotten, and say so in each beat until then."""
