@@ -162,7 +162,9 @@ def begun(
     if standing.state is not _SCHEDULING:
         return Superseded(standing)
     mapped = tuple(server for server in standing.mapped if server in kept)
-    return attrs.evolve(standing, state=_BUILDING, hold=None, mapped=mapped)
+    # What an older release sends again is told from what is certain by ``mapped`` alone.
+    certain = standing.sent_for_certain
+    return attrs.evolve(standing, state=_BUILDING, hold=None, mapped=mapped, certain=certain)
 
 
 def mapped(standing: pending.PendingRequest | None, holding: Holding, server: str) -> Step:

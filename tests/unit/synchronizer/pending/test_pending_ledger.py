@@ -230,6 +230,21 @@ class StepsTest(LedgerCase):
         state |= {"sent": ["a"], "mapped": ["b", "a"]}
         self.assertEqual((), pending.of_state("a", state).sent_for_certain)
 
+    def test_what_an_older_release_sent_stays_uncertain_as_another_is_sent_on(self):
+        standing = pending.of_state("a", self.ledger.give_up(self.looked_for(), "b").to_state())
+        holding = pending_rules.holding_of(standing)
+        # An older release gave up both that were certain, and died as it sent the first again.
+        left = attrs.evolve(
+            standing,
+            servers=("a", "b", "c"),
+            sent=("b", "a"),
+            mapped=("a", "c"),
+            certain=("a", "c"),
+        )
+        self.assertEqual((), left.sent_for_certain)
+        begun = pending_rules.begun(left, holding, kept=("c",))
+        self.assertEqual((("c",), ()), (begun.mapped, begun.sent_for_certain))
+
     def test_who_was_overtaken_gives_nothing_up_and_lets_go_of_nothing(self):
         former = self.looked_for()
         self.now += made_requests.LEASE_SECONDS
