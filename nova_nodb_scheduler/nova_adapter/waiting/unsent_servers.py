@@ -77,6 +77,8 @@ def send_on(
         instance.availability_zone = hosts[0].availability_zone
         # Of one that was given up it is gone, and the next look must not take it for that.
         instance.task_state = task_states.SCHEDULING
+        # Who slept while hosts were found must not say of another's server that it is on its way.
+        check(server)
         try:
             instance.save(expected_task_state=(task_states.SCHEDULING, None))
         except (

@@ -120,7 +120,9 @@ class World:
         self.marked.update(after.sent)
         taken_back = set() if before is None else set(before.sent) - set(after.sent)
         self.posted -= taken_back
-        assert set(after.sent_for_certain) <= self.posted, (before, after)
+        # What has ended is in doubt no more.
+        certain = set(after.sent_for_certain) - self.failed - self.deleted
+        assert certain <= self.posted, (before, after)
         if before is not None and before.servers and not after.servers:
             arrived = before.placed_at and set(before.servers) <= self.hosted
             assert arrived or not before.sent, (before, after)
@@ -202,13 +204,6 @@ class World:
         payload = yield from self.insist(lambda: ledger.read_payload(key))
         yield
         lost = [each for each in taken.sent if each in self.lying_about - self.deleted]
-        if payload is None or taken.grant.purpose is not pending.Purpose.PLACE:
-            assert payload is not None or not lost, taken
-            self.count("without a payload" if payload is None else "expired")
-            self.failed.update(each for each in taken.unsent if not self.casts[each])
-            self.failed.update(lost)
-            yield from self.insist(lambda: ledger.finish(holding))
-            return
         for server in lost:
             self.count("given up")
             step = yield from self.insist(lambda each=server: ledger.give_up(holding, each))
@@ -217,6 +212,16 @@ class World:
                 return
             taken = step
             yield
+        if payload is None or taken.grant.purpose is not pending.Purpose.PLACE:
+            standing = yield from self.insist(lambda: ledger.read(key))
+            if not holding.is_of(standing):
+                self.count("overtaken before it failed any")
+                return
+            assert payload is not None or not lost, taken
+            self.count("without a payload" if payload is None else "expired")
+            self.failed.update(taken.unsent)
+            yield from self.end(ledger, holding, taken)
+            return
         if not taken.unsent:
             yield from self.end(ledger, holding, taken)
             return
@@ -232,14 +237,15 @@ class World:
             self.count("parked" if isinstance(step, pending.PendingRequest) else "overtaken")
             self.acknowledged.add(request.key)
             return
-        step = yield from self.insist(lambda: ledger.begin(holding, if_absent=doubtful))
+        kept = [server for server in request.mapped if server in request.unsent]
+        step = yield from self.insist(lambda: ledger.begin(holding, if_absent=doubtful, kept=kept))
         if isinstance(step, pending_rules.Superseded):
             self.count("overtaken")
             return
         self.acknowledged.add(request.key)
         for server in request.unsent:
             yield
-            if server in self.deleted:
+            if server in self.deleted | self.failed:
                 continue
             # Whoever looks finds that its task has a state again: it is not given up any more.
             self.lying_about.discard(server)
@@ -258,9 +264,12 @@ class World:
         :param request: as it was taken, or given up
         """
         sent = [each for each in request.servers if self.casts[each] or each in request.sent]
-        uncertain = set(request.sent) - {*request.sent_for_certain, *self.hosted, *self.deleted}
+        arrived = self.hosted | self.failed | self.deleted
+        uncertain = set(request.sent) - {*request.sent_for_certain, *arrived}
         if self.is_late:
-            self.failed |= uncertain
+            # Or one that was overtaken made it look as if it were on its way.
+            stray = set(sent) - arrived - self.lying_about - set(self.under_way)
+            self.failed |= uncertain | stray
             uncertain = set()
         if self.hosted.union(self.failed, self.deleted).issuperset(sent):
             yield from self.insist(lambda: ledger.finish(holding))
@@ -385,7 +394,7 @@ class World:
         self.recover()
 
     def recover(self):
-        for _ in range(3):
+        for _ in range(6):
             while self.under_way:
                 self.arrive_at_compute(0, gives_up=False)
             self.now += LEASE
