@@ -26,11 +26,21 @@ class OrderReader:
     """Gives things in order; O(log n) each, and one look at whoever is equal to it by share.
 
     :param level: of which tiers; None: of all
+    :param most_looks: things of wanted rows that are looked at, in all
+    :ivar is_cut_short: whether there may be more than were given
     """
 
-    def __init__(self, order: standings.Standings, *, level: int | None = None) -> None:
+    def __init__(
+        self,
+        order: standings.Standings,
+        *,
+        level: int | None = None,
+        most_looks: float = math.inf,
+    ) -> None:
+        self.is_cut_short = False
         self._order = order
         self._level = level
+        self._looks_left = most_looks
         self._tier = -math.inf
         #: Behind which standings of the tier were not looked at.
         self._looked_at: tuple[Any, ...] = _FRONT
@@ -44,7 +54,7 @@ class OrderReader:
     def next(
         self, rows: shape_index.ShapeRows, is_wanted: IsWanted
     ) -> waiting_lines.InPlace | None:
-        """Return the next of some rows; None: there is none.
+        """Return the next of some rows; None: there is none, or it was cut short.
 
         :param rows: no more than the last time
         """
@@ -53,7 +63,7 @@ class OrderReader:
             # One whose share has grown is met where it stands now.
             if giver.place[0] == self._given[0]:
                 self._push(giver, rows, is_wanted)
-        while rows.mask and (tier := self._find_tier()) is not None:
+        while rows.mask and not self.is_cut_short and (tier := self._find_tier()) is not None:
             nearest = tier.after(self._looked_at, rows.mask)
             if self._open and (nearest is None or self._open[0][:3] < nearest[:3]):
                 found = self._pop(rows, is_wanted)
@@ -72,7 +82,7 @@ class OrderReader:
                 self._enter(tier.number)
             if self._level is None or waiting_lines.level_of(tier.number) == self._level:
                 return tier
-            self._enter(tier.number + 1)
+            self._enter(waiting_lines.tier_of_level(tier.number, self._level))
         return None
 
     def _enter(self, tier: float) -> None:
@@ -120,8 +130,8 @@ class OrderReader:
     def _add(self, share: float, item: standings.Item, standing: standings.Standing) -> None:
         heapq.heappush(self._open, (share, item[0], item[1], next(self._numbers), standing))
 
-    @staticmethod
     def _first(
+        self,
         behind: tuple[Any, ...],
         standing: standings.Standing,
         rows: shape_index.ShapeRows,
@@ -131,6 +141,12 @@ class OrderReader:
             return None
         flags = rows.flags
         for item in standing.items.after(behind):
-            if flags[item[2]] and is_wanted(item[3]):
+            if not flags[item[2]]:
+                continue
+            if self._looks_left <= 0:
+                self.is_cut_short = True
+                return None
+            self._looks_left -= 1
+            if is_wanted(item[3]):
                 return item
         return None

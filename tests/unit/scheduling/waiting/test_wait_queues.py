@@ -70,6 +70,15 @@ class WakeTest(testtools.TestCase):
 
         self.assertEqual(("i", "j"), walk.next().hosts)
 
+    def test_who_goes_while_it_is_tried_keeps_nobody_from_being_asked(self):
+        waiting = queues(*(request(f"r{n}", queue=f"q{n}", asked_at=float(n)) for n in range(3)))
+        walk = waiting.wake(growth(h=9), 9.0)
+
+        self.assertEqual("r0", walk.next().request.key)
+        waiting.drop("r0", 9.0)
+        walk.refused()
+        self.assertEqual(["r1", "r2"], tried(walk))
+
     def test_what_is_refused_is_refused_for_all_with_equal_chances(self):
         waiting = queues(*(request(f"r{n}", asked_at=float(n)) for n in range(9)))
 
