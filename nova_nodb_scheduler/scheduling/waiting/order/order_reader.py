@@ -3,7 +3,8 @@
 
 Things may be moved between two steps. While the way goes on they only get worse places: a grant
 raises a share, and the next of a line is younger. So what was passed need not be looked at again,
-and whoever comes to stand behind is met later. What comes to stand before is left out.
+and whoever comes to stand behind is met later. What comes to stand before is left out, but not
+what is behind it in its standing, which that moves to the front.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class OrderReader:
         self._level = level
         self._looks_left = most_looks
         self._tier = -math.inf
+        #: Of the tier, which were looked at; None: it was only entered.
+        self._advances: int | None = None
         #: Behind which standings of the tier were not looked at.
         self._looked_at: tuple[Any, ...] = _FRONT
         #: (share, asked_at, key, number, standing): the next item of each that was looked at.
@@ -64,6 +67,7 @@ class OrderReader:
             if giver.place[0] == self._given[0]:
                 self._push(giver, rows, is_wanted)
         while rows.mask and not self.is_cut_short and (tier := self._find_tier()) is not None:
+            self._look_again(tier, rows, is_wanted)
             nearest = tier.after(self._looked_at, rows.mask)
             if self._open and (nearest is None or self._open[0][:3] < nearest[:3]):
                 found = self._pop(rows, is_wanted)
@@ -87,9 +91,24 @@ class OrderReader:
 
     def _enter(self, tier: float) -> None:
         self._tier = tier
+        self._advances = None
         self._looked_at = _FRONT
         self._open.clear()
         self._given = self._giver = None
+
+    def _look_again(
+        self, tier: standings.Tier, rows: shape_index.ShapeRows, is_wanted: IsWanted
+    ) -> None:
+        """Look at standings that were moved past the place that was looked at."""
+        seen, self._advances = self._advances, tier.advances
+        if seen is None or seen == tier.advances:
+            return
+        for standing in list(tier.advanced)[: -(tier.advances - seen) - 1 : -1]:
+            place = standing.place
+            if place is None or place > self._looked_at:
+                continue
+            if self._given is None or place[0] >= self._given[0]:
+                self._push(standing, rows, is_wanted)
 
     def _pop(
         self, rows: shape_index.ShapeRows, is_wanted: IsWanted
