@@ -93,8 +93,10 @@ class FittingWalk(Walk):
         self._axis = index.shapes.axis
         self._reader = index.reader()
         self._refused: set[waiting_lines.Queue] = set()
-        #: How many queues of a shape that is.
-        self._refused_of: collections.Counter[waiting_lines.Shape] = collections.Counter()
+        #: The same by shape.
+        self._refused_of: collections.defaultdict[waiting_lines.Shape, set[waiting_lines.Queue]] = (
+            collections.defaultdict(set)
+        )
         #: Shapes of which nobody can be helped any more.
         self._closed: set[waiting_lines.Shape] = set()
         self._rows = self._look_at_room()
@@ -117,11 +119,13 @@ class FittingWalk(Walk):
     def refuse(self, entry: waiting_lines.Entry) -> None:
         # One that holds a host was asked about all others that grew, too.
         queue, shape = entry.queue, entry.queue.shape
-        if queue not in self._refused:
-            self._refused.add(queue)
-            self._refused_of[shape] += 1
-        if shape.queues <= self._refused_of[shape]:
-            self._close(shape)
+        refused = self._refused_of[shape]
+        self._refused.add(queue)
+        refused.add(queue)
+        # Some may be gone meanwhile: they are none of those that the shape has.
+        if shape.queues <= len(refused):
+            if shape.queues <= sum(each.requests > 0 for each in refused):
+                self._close(shape)
 
     def unhelped(self, entry: waiting_lines.Entry) -> None:
         self.refuse(entry)

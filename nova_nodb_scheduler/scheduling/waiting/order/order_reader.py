@@ -3,7 +3,8 @@
 
 Things may be moved between two steps. While the way goes on they only get worse places: a grant
 raises a share, and the next of a line is younger. So what was passed need not be looked at again,
-and whoever comes to stand behind is met later. What comes to stand before is left out.
+and whoever comes to stand behind is met later. What comes to stand before is left out, but not
+what is behind it in its standing, which that moves to the front.
 """
 
 from __future__ import annotations
@@ -26,12 +27,24 @@ class OrderReader:
     """Gives things in order; O(log n) each, and one look at whoever is equal to it by share.
 
     :param level: of which tiers; None: of all
+    :param most_looks: things of wanted rows that are looked at, in all
+    :ivar is_cut_short: whether there may be more than were given
     """
 
-    def __init__(self, order: standings.Standings, *, level: int | None = None) -> None:
+    def __init__(
+        self,
+        order: standings.Standings,
+        *,
+        level: int | None = None,
+        most_looks: float = math.inf,
+    ) -> None:
+        self.is_cut_short = False
         self._order = order
         self._level = level
+        self._looks_left = most_looks
         self._tier = -math.inf
+        #: Of the tier, which were looked at; None: it was only entered.
+        self._advances: int | None = None
         #: Behind which standings of the tier were not looked at.
         self._looked_at: tuple[Any, ...] = _FRONT
         #: (share, asked_at, key, number, standing): the next item of each that was looked at.
@@ -44,7 +57,7 @@ class OrderReader:
     def next(
         self, rows: shape_index.ShapeRows, is_wanted: IsWanted
     ) -> waiting_lines.InPlace | None:
-        """Return the next of some rows; None: there is none.
+        """Return the next of some rows; None: there is none, or it was cut short.
 
         :param rows: no more than the last time
         """
@@ -53,7 +66,8 @@ class OrderReader:
             # One whose share has grown is met where it stands now.
             if giver.place[0] == self._given[0]:
                 self._push(giver, rows, is_wanted)
-        while rows.mask and (tier := self._find_tier()) is not None:
+        while rows.mask and not self.is_cut_short and (tier := self._find_tier()) is not None:
+            self._look_again(tier, rows, is_wanted)
             nearest = tier.after(self._looked_at, rows.mask)
             if self._open and (nearest is None or self._open[0][:3] < nearest[:3]):
                 found = self._pop(rows, is_wanted)
@@ -72,14 +86,29 @@ class OrderReader:
                 self._enter(tier.number)
             if self._level is None or waiting_lines.level_of(tier.number) == self._level:
                 return tier
-            self._enter(tier.number + 1)
+            self._enter(waiting_lines.tier_of_level(tier.number, self._level))
         return None
 
     def _enter(self, tier: float) -> None:
         self._tier = tier
+        self._advances = None
         self._looked_at = _FRONT
         self._open.clear()
         self._given = self._giver = None
+
+    def _look_again(
+        self, tier: standings.Tier, rows: shape_index.ShapeRows, is_wanted: IsWanted
+    ) -> None:
+        """Look at standings that were moved past the place that was looked at."""
+        seen, self._advances = self._advances, tier.advances
+        if seen is None or seen == tier.advances:
+            return
+        for standing in list(tier.advanced)[: -(tier.advances - seen) - 1 : -1]:
+            place = standing.place
+            if place is None or place > self._looked_at:
+                continue
+            if self._given is None or place[0] >= self._given[0]:
+                self._push(standing, rows, is_wanted)
 
     def _pop(
         self, rows: shape_index.ShapeRows, is_wanted: IsWanted
@@ -120,8 +149,8 @@ class OrderReader:
     def _add(self, share: float, item: standings.Item, standing: standings.Standing) -> None:
         heapq.heappush(self._open, (share, item[0], item[1], next(self._numbers), standing))
 
-    @staticmethod
     def _first(
+        self,
         behind: tuple[Any, ...],
         standing: standings.Standing,
         rows: shape_index.ShapeRows,
@@ -131,6 +160,12 @@ class OrderReader:
             return None
         flags = rows.flags
         for item in standing.items.after(behind):
-            if flags[item[2]] and is_wanted(item[3]):
+            if not flags[item[2]]:
+                continue
+            if self._looks_left <= 0:
+                self.is_cut_short = True
+                return None
+            self._looks_left -= 1
+            if is_wanted(item[3]):
                 return item
         return None

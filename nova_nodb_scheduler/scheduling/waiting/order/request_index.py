@@ -4,7 +4,8 @@
 A share that changes moves its project's standings at once, which are few: see :mod:`standings`.
 So the order has no part of its own for each queue or demand, which are as many as there are
 flavors: who is the first of one is looked up among its lines where these are few, and otherwise
-met early on the way through all.
+mostly met early on the way through all. Where it is not (all the others who wait in front ask for
+the same in another zone, say), it is looked up among its lines after all.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ MOST_MOVED = 256
 
 #: Lines of which the first is looked up among themselves.
 _FEW = 16
+
+#: A thing that is met on the way through all costs as much as so many lines of one's own.
+_LINES_PER_LOOK = 16
 
 _QueueKey = tuple[str, int, Mapping[str, int]]
 
@@ -180,11 +184,13 @@ class RequestIndex:
     def first_of(self, queue: waiting_lines.Queue) -> waiting_lines.Line | None:
         """Return the first line of a queue; None where it has none."""
         lines = queue.lines
-        if len(lines) <= _FEW or not queue.shape.is_exact:
-            return min(lines.values(), key=waiting_lines.Line.order_key, default=None)
-        rows = self.shapes.only(queue.shape)
-        found = self.reader().next(rows, lambda line: line.queue is queue)
-        return found if isinstance(found, waiting_lines.Line) else None
+        if len(lines) > _FEW:
+            reader = self._brief_reader(self._lines, len(lines))
+            rows = self.shapes.only(queue.shape)
+            found = reader.next(rows, lambda line: line.queue is queue)
+            if isinstance(found, waiting_lines.Line):
+                return found
+        return min(lines.values(), key=waiting_lines.Line.order_key, default=None)
 
     def is_behind_demand(self, demand: waiting_lines.Demand, key: waiting_lines.OrderKey) -> bool:
         """Say whether somebody of all queues that ask for the same goes before an order key.
@@ -260,12 +266,19 @@ class RequestIndex:
         """Say whether the first of a demand's members of an order goes before a key."""
         if not count:
             return False
-        if count <= _FEW or not demand.shape.is_exact:
-            return any(each.order_key() < key for each in members)
-        found = order_reader.OrderReader(order).next(
-            self.shapes.only(demand.shape), lambda each: each.queue.demand is demand
-        )
-        return found is not None and found.order_key() < key
+        if count > _FEW:
+            rows = self.shapes.only(demand.shape)
+            found = self._brief_reader(order, count).next(
+                rows, lambda each: each.queue.demand is demand
+            )
+            if found is not None:
+                return found.order_key() < key
+        return any(each.order_key() < key for each in members)
+
+    @staticmethod
+    def _brief_reader(order: standings.Standings, count: int) -> order_reader.OrderReader:
+        """Return a way through an order that costs no more than a look at so many lines."""
+        return order_reader.OrderReader(order, most_looks=count // _LINES_PER_LOOK)
 
     def _place(self, each: waiting_lines.InPlace, order: standings.Standings) -> None:
         """Put something where it belongs by its first request and what that counts as."""

@@ -13,6 +13,7 @@ them: those of a tier lie in blocks, and a block knows which rows there are in i
 from __future__ import annotations
 
 import bisect
+import collections
 from typing import Any, TypeAlias
 
 import sortedcontainers
@@ -30,6 +31,9 @@ _Key: TypeAlias = tuple[Any, ...]
 
 #: Standings of a block when it is split; how few of two are made one.
 _LARGE, _SMALL = 64, 16
+
+#: Standings that a tier knows were moved to the front of where they stood.
+_MOST_ADVANCED = 64
 
 
 class ShareGroup:
@@ -104,10 +108,16 @@ class _Block:
 
 
 class Tier:
-    """Standings of one tier, by share and age."""
+    """Standings of one tier, by share and age.
+
+    :ivar advances: how often a standing was moved to the front of where it stood
+    :ivar advanced: the last ones, in turn
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.advances = 0
+        self.advanced: collections.deque[Standing] = collections.deque(maxlen=_MOST_ADVANCED)
         self._blocks: list[_Block] = []
         #: The last place of each block.
         self._lasts: list[Place] = []
@@ -154,6 +164,9 @@ class Tier:
             self._remove(old)
         if first is not None and standing.place is not None:
             self._add(standing.place)
+            if old is not None and standing.place[:3] < old[:3]:
+                self.advances += 1
+                self.advanced.append(standing)
 
     def _add(self, place: Place) -> None:
         if not self._blocks:

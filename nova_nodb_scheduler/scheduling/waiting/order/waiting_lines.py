@@ -53,6 +53,11 @@ def level_of(tier: int) -> int:
     return -tier % _LEVELS
 
 
+def tier_of_level(tier: int, level: int) -> int:
+    """Return the first tier of a level that does not go before a tier."""
+    return tier + (-level - tier) % _LEVELS
+
+
 class Stage(enum.Enum):
     """Where a request stands for this process."""
 

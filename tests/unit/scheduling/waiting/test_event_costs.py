@@ -12,7 +12,7 @@ import attrs
 import testtools
 
 from nova_nodb_scheduler.model import pending
-from nova_nodb_scheduler.scheduling.waiting import wait_queues
+from nova_nodb_scheduler.scheduling.waiting import queue_settings, wait_queues
 from tests.unit.scheduling.waiting import samples
 
 FEW, MANY = 10, 600
@@ -174,4 +174,61 @@ class NewcomerTest(testtools.TestCase):
 
     def test_as_many_owners_as_there_are_that_rest(self):
         few, many = self.asks(FEW, not_before=99.0), self.asks(MANY, not_before=99.0)
+        self.assertLess(many, few + SLACK)
+
+
+class ElsewhereInFrontTest(testtools.TestCase):
+    """Others go before, who ask for as much in another zone; too many to compare them here."""
+
+    def crowded(self, count: int) -> wait_queues.WaitQueues:
+        there = [
+            samples.request(f"t{n:04}", queue="there", project_id=f"t{n}", asked_at=float(n))
+            for n in range(count)
+        ]
+        here = [
+            samples.request(f"h{n:04}", queue="here", project_id=f"h{n}", asked_at=float(n))
+            for n in range(20)
+        ]
+        queues = settled(*there, *here, max_pending_per_project=10**6)
+        for number in range(20):
+            queues.set_usage(f"h{number}", {"VCPU": 5000}, 1.0)
+        return queues
+
+    def newcomer(self, count: int) -> int:
+        queues = self.crowded(count)
+        newcomer = samples.request("new", queue="here", project_id="h3", asked_at=50.0)
+        return calls(lambda: self.assertEqual(20, queues.behind(newcomer, 50.0)))
+
+    def test_they_cost_a_newcomer_nothing(self):
+        few, many = self.newcomer(FEW), self.newcomer(MANY)
+        self.assertLess(many, few + SLACK)
+
+    def sweep(self, count: int) -> int:
+        queues = self.crowded(count)
+        return calls(
+            lambda: self.assertEqual(["t0000", "h0000"], samples.tried(queues.sweep(50.0)))
+        )
+
+    def test_they_cost_a_sweep_nothing(self):
+        few, many = self.sweep(FEW), self.sweep(MANY)
+        self.assertLess(many, few + 2 * SLACK)
+
+
+class ClassesTest(testtools.TestCase):
+    def newcomer_of_the_least(self, count: int) -> int:
+        names = [f"c{number}" for number in range(count)]
+        queues = settled(
+            *(samples.request(f"r{name}", priority_class=name) for name in names),
+            classes=tuple(
+                queue_settings.PriorityClass(name, number) for number, name in enumerate(names)
+            ),
+            default_class="c0",
+            discipline=queue_settings.Discipline.STRICT,
+            aging_seconds=0.0,
+        )
+        newcomer = samples.request("s", priority_class="c0", asked_at=50.0)
+        return calls(lambda: self.assertEqual(1, queues.behind(newcomer, 50.0)))
+
+    def test_the_first_of_a_class_is_found_without_a_look_at_each_other_one(self):
+        few, many = self.newcomer_of_the_least(FEW), self.newcomer_of_the_least(100)
         self.assertLess(many, few + SLACK)

@@ -70,6 +70,28 @@ class WakeTest(testtools.TestCase):
 
         self.assertEqual(("i", "j"), walk.next().hosts)
 
+    def test_who_goes_while_it_is_tried_keeps_nobody_from_being_asked(self):
+        waiting = queues(*(request(f"r{n}", queue=f"q{n}", asked_at=float(n)) for n in range(3)))
+        walk = waiting.wake(growth(h=9), 9.0)
+
+        self.assertEqual("r0", walk.next().request.key)
+        waiting.drop("r0", 9.0)
+        walk.refused()
+        self.assertEqual(["r1", "r2"], tried(walk))
+
+    def test_who_comes_in_front_meanwhile_does_not_keep_its_project_from_its_turn(self):
+        waiting = queues(
+            request("a", queue="qa", project_id="pa", asked_at=2.0),
+            request("b", queue="qb", project_id="pb", asked_at=3.0),
+            request("c", queue="qc", project_id="pc", asked_at=4.0),
+        )
+        walk = waiting.wake(growth(h=3), 9.0)
+
+        self.assertEqual("a", walk.next().request.key)
+        waiting.put(request("old", 9, project_id="pb", asked_at=1.0), 9.0)
+        walk.refused()
+        self.assertEqual(["b", "c"], tried(walk))
+
     def test_what_is_refused_is_refused_for_all_with_equal_chances(self):
         waiting = queues(*(request(f"r{n}", asked_at=float(n)) for n in range(9)))
 
