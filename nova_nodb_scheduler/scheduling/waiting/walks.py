@@ -26,10 +26,13 @@ class Limits:
 
     :param most_tried: candidates that are refused or lost
     :param most_passed: requests that are looked at and are no candidates
+    :param most_looked_at: lines that fit by their flavor and are looked at on the way, those of
+        queues that were refused among them
     """
 
     most_tried: int = 64
     most_passed: int = 256
+    most_looked_at: int = 1024
 
 
 class Costs:
@@ -39,12 +42,23 @@ class Costs:
         self._limits = limits
         self.tried = 0
         self.passed = 0
+        #: Whether as many lines were looked at as may be.
+        self.is_looked_out = False
+
+    @property
+    def most_looked_at(self) -> int:
+        """Lines that may be looked at."""
+        return self._limits.most_looked_at
 
     @property
     def is_spent(self) -> bool:
         """Whether that is enough."""
         limits = self._limits
-        return self.tried >= limits.most_tried or self.passed >= limits.most_passed
+        return (
+            self.is_looked_out
+            or self.tried >= limits.most_tried
+            or self.passed >= limits.most_passed
+        )
 
 
 class Walk(abc.ABC):
@@ -91,7 +105,7 @@ class FittingWalk(Walk):
         self._is_holder = False
         self._shapes = index.shapes
         self._axis = index.shapes.axis
-        self._reader = index.reader()
+        self._reader = index.reader(costs.most_looked_at)
         self._refused: set[waiting_lines.Queue] = set()
         #: The same by shape.
         self._refused_of: collections.defaultdict[waiting_lines.Shape, set[waiting_lines.Queue]] = (
@@ -114,6 +128,7 @@ class FittingWalk(Walk):
             self._rows = self._look_at_room()
         refused = self._refused
         line = self._reader.next(self._rows, lambda line: line.queue not in refused)
+        self.costs.is_looked_out = self._reader.is_cut_short
         return self._index.first_entry(line) if isinstance(line, waiting_lines.Line) else None
 
     def refuse(self, entry: waiting_lines.Entry) -> None:

@@ -171,9 +171,9 @@ class RequestIndex:
             raise LookupError("a line without requests stands in the order")
         return self.entries[head[1]]
 
-    def reader(self) -> order_reader.OrderReader:
-        """Return a way through all lines in order."""
-        return order_reader.OrderReader(self._lines)
+    def reader(self, most_looks: int) -> order_reader.OrderReader:
+        """Return a way through all lines in order, with so many looks at the most."""
+        return order_reader.OrderReader(self._lines, most_looks=most_looks)
 
     def first(self, level: int, without: Collection[str] = ()) -> waiting_lines.Line | None:
         """Return the first line of a level, of no queue whose digest is named; None: no line."""

@@ -8,10 +8,8 @@ from tests.unit.scheduling.waiting import samples
 
 
 class NarrowingTest(testtools.TestCase):
-    def queues(self, *requests, most_passed):
-        made = wait_queues.WaitQueues(
-            queue_settings.QueueSettings(), limits=walks.Limits(most_passed=most_passed)
-        )
+    def queues(self, *requests, **limits):
+        made = wait_queues.WaitQueues(queue_settings.QueueSettings(), limits=walks.Limits(**limits))
         for each in requests:
             made.put(each, 0.0)
         while (walk := made.wake_fresh(0.0)).next() is not None:
@@ -54,3 +52,16 @@ class NarrowingTest(testtools.TestCase):
 
         walk = waiting.wake(samples.growth(h=100, i=60, j=60), 200.0)
         self.assertEqual(["l0", "l1", "l2", "s"], sorted(samples.served(walk)))
+
+    def test_a_walk_past_many_whose_like_was_refused_has_an_end_and_a_sweep_goes_on(self):
+        refused = [
+            samples.request(f"r{n:02}", queue="here", project_id=f"p{n}", asked_at=float(n))
+            for n in range(40)
+        ]
+        other = samples.request("other", queue="there", project_id="other", asked_at=50.0)
+        waiting = self.queues(*refused, other, most_looked_at=20)
+
+        walk = waiting.wake(samples.growth(h=100), 200.0)
+        self.assertEqual(["r00"], samples.tried(walk))
+        self.assertTrue(walk.is_cut_short)
+        self.assertEqual({"r00", "other"}, set(samples.tried(waiting.sweep(200.0))))
