@@ -44,8 +44,13 @@ _GALERA = r"\.(test_galera_faults\.|test_galera\.TestConformance)"
 # TestConformancePostgreSQL: test_sqlalchemy_faults.TestFaultsPostgreSQL, the same mode and dialect,
 # and the same tests by TestConformancePostgreSQLSequencer and TestConformanceMariaDB.
 # (test_sqlalchemy_faults.TestFaultsMariaDB has none: there alone a write is one statement.)
+# TestFaultsPostgreSQL of test_sqlalchemy_sequencer: TestFaultsMariaDB there, the same faults and
+# mode, and test_sqlalchemy_faults.TestFaultsPostgreSQL, the same faults and dialect;
+# TestMariaDBToSQLite, TestEtcdToRedis of test_migrator: TestMariaDBToEtcd, TestSQLiteToMemcached,
+# the same migrator, which knows drivers by their contract alone.
 _TWINS = (
-    r"\.test_sqlalchemy_sequencer\.TestClaims(MariaDB|SQLite)\."
+    r"\.test_sqlalchemy_sequencer\.Test(Claims(MariaDB|SQLite)|FaultsPostgreSQL)\."
+    r"|\.test_migrator\.Test(MariaDBToSQLite|EtcdToRedis)\."
     r"|\.test_sqlalchemy\.TestConformance(MariaDBSequencer|PostgreSQL)\."
 )
 # What holds for eight writers at once holds for fewer.
@@ -53,8 +58,11 @@ _FEWER_WRITERS = r"\.test_races\..*\.test_(two|four)_writers_"
 
 # Nova's services in processes of their own, which a stage of its own runs.
 _WAITING = r"\.nova_adapter\.waiting\."
-# A minute each, with the same calls as on MariaDB; all three churn in node_churn.
-_MORE_CHURN = r"\.test_churn\.On(SQLite|PostgreSQL)Test\."
+# What retires and restores compute nodes, with processes that take seconds of processor each: CI
+# does it on MariaDB, and the statements of other dialects by what reads and serves nodes there.
+_NODE_TRANSFERS = r"\.test_(node|disturbed)_transfer\.On(SQLite|PostgreSQL)Test\."
+# Churn, which node_churn has.
+_CHURN = r"\.churn\.test_churn\."
 
 # A Keystone takes half a minute to lay down, and Nova's services ten seconds to start.
 _DEAR_ZAQAR = r"\.(test_keystone\.|test_waking_events\.ConductorTest\.)"
@@ -104,7 +112,9 @@ STAGES = (
         When.CI,
         2400,
         "tests/functional/nova_adapter: Nova in process, real back ends",
-        work.Tests("functional/nova_adapter", but=f"{_WAITING}|{_MORE_CHURN}", again=True),
+        work.Tests(
+            "functional/nova_adapter", but=f"{_WAITING}|{_NODE_TRANSFERS}|{_CHURN}", again=True
+        ),
         share=_THIRD,
         workers=1.5,
     ),
@@ -272,6 +282,13 @@ STAGES = (
         workers=0.5,
     ),
     Stage(
+        "node_transfers",
+        When.ALL,
+        3600,
+        "compute nodes retired and restored, killed and disturbed, on SQLite and PostgreSQL",
+        work.Tests("functional/nova_adapter", only=_NODE_TRANSFERS, again=True),
+    ),
+    Stage(
         "node_sequences",
         When.ALL,
         10800,
@@ -289,7 +306,7 @@ STAGES = (
         "ten minutes of churn between retire and restore, on each database; stock Nova compares",
         work.Tests(
             "functional/nova_adapter",
-            only=r"\.churn\.test_churn\.",
+            only=_CHURN,
             variables={"NODB_CHURN_SECONDS": "600"},
         ),
     ),

@@ -3,6 +3,7 @@
 
 import collections
 import datetime
+import os
 import random
 import sys
 import unittest
@@ -19,6 +20,7 @@ from nova_nodb_scheduler.scheduling.facts import (
 from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from tests.unit.scheduling import hosts
 
+EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "50"))
 BEGAN = 1_790_000_000.0
 GRACE, HORIZON = 3.0, 1e6
 A, B = "cell-a", "cell-b"
@@ -308,7 +310,7 @@ class PropertyTest(unittest.TestCase):
 
     met = collections.Counter()
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=EXAMPLES, deadline=None)
     @given(st.integers(0, 2**32), st.booleans())
     def test_times_are_those_of_the_latest_heartbeat_that_was_told(self, seed, renumbers):
         # Drawn here: what fails is not made smaller by drawing less of it.
