@@ -119,6 +119,15 @@ STAGES = (
         workers=1.5,
     ),
     Stage(
+        "waiting",
+        When.CI,
+        2400,
+        "tests/functional/nova_adapter/waiting: requests that wait, and who may die meanwhile",
+        work.Tests("functional/nova_adapter/waiting", again=True),
+        share=_THIRD,
+        workers=1.5,
+    ),
+    Stage(
         "unit",
         When.FAST,
         1800,
@@ -126,15 +135,6 @@ STAGES = (
         work.Tests("unit"),
         share=_THIRD,
         workers=1.0,
-    ),
-    Stage(
-        "waiting",
-        When.CI,
-        1800,
-        "tests/functional/nova_adapter/waiting: requests that wait, and who may die meanwhile",
-        work.Tests("functional/nova_adapter/waiting", again=True),
-        share=_THIRD,
-        workers=1.5,
     ),
     Stage(
         "placement",
