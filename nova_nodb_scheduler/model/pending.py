@@ -42,6 +42,9 @@ HINT = "_nodb_pending"
 #: Stands in the reason of a NoValidHost: no more may wait, and the request is not parked.
 QUEUE_FULL = "the queue is full"
 
+#: Fields of a record's state that are left out where they say nothing.
+OPTIONAL_FIELDS = frozenset({"hold", "mapped", "placed_at", "certain", "given_up_at"})
+
 #: How long behind its deadline a server is sent again that computes give up.
 MOST_TRYING_SECONDS = 1800.0
 

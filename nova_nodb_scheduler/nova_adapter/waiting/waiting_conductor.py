@@ -69,11 +69,6 @@ NO_HOSTS = (
     oslo_messaging.MessageDeliveryFailure,
 )
 
-_ENDINGS = {
-    pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
-    pending.Purpose.CANCEL: waiting_events.EventKind.CANCELLED,
-}
-
 _RETRY_SECONDS = 0.5
 #: How long a back end that did not answer is not asked to keep requests.
 _AWAY_SECONDS = 5.0
@@ -646,7 +641,7 @@ class WaitingConductor:
         if not is_placed:
             # Nobody is told of others that stand on their hosts.
             attempt.request = attrs.evolve(request, servers=request.unsent)
-            attempt.outcome = _ENDINGS[request.grant.purpose]
+            attempt.outcome = waiting_events.ENDINGS[request.grant.purpose]
             self.counts[attempt.outcome.value] += 1
 
     def _give_up(self, attempt: Attempt, server: str) -> pending.PendingRequest:

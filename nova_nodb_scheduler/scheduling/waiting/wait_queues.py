@@ -200,7 +200,8 @@ class WaitQueues:
 
         In best effort only those that ask for the same count; in strict order those of its
         class. All of them are counted, some of which it may go before; 0 if it goes before all.
-        Ages are those of the last :meth:`advance`. O(log n), however many owners there are.
+        Ages are those of the last :meth:`advance`. Mostly O(log n); at the worst a look at each
+        line of those that ask for the same.
 
         :param of_others: whether those of other owners count, for whom hosts may be set aside
         """

@@ -503,16 +503,10 @@ def _state(record: records.Record | None) -> Mapping[str, Any] | None:
 
 def _merged(state: Mapping[str, Any] | None, request: pending.PendingRequest) -> dict[str, Any]:
     """Return the state of a request; fields that a newer release wrote are kept."""
-    merged = {**(state or {}), **request.to_state()}
-    if request.hold is None:
-        merged.pop("hold", None)
-    if not request.mapped:
-        merged.pop("mapped", None)
-    if not request.placed_at:
-        merged.pop("placed_at", None)
-    if not request.certain:
-        merged.pop("certain", None)
-    return merged
+    written = request.to_state()
+    gone = pending.OPTIONAL_FIELDS - written.keys()
+    kept = {name: value for name, value in (state or {}).items() if name not in gone}
+    return {**kept, **written}
 
 
 def _stepped(

@@ -68,11 +68,6 @@ _MOST_DOUBLINGS = 6
 #: What is remembered of digests and requests that others are to grant, or nobody can plan.
 _MOST_REMEMBERED = 10_000
 
-_ENDINGS = {
-    pending.Purpose.EXPIRE: waiting_events.EventKind.EXPIRED,
-    pending.Purpose.CANCEL: waiting_events.EventKind.CANCELLED,
-}
-
 
 class Owners(Protocol):
     """Says whose requests are."""
@@ -414,7 +409,7 @@ class QueueWorker:
         kind = _kind(transition)
         if kind is not None:
             told = request
-            if kind in _ENDINGS.values():
+            if kind in waiting_events.ENDINGS.values():
                 told = attrs.evolve(request, servers=request.unsent)
             self._tell(parts.observed, kind, told, now)
         if _has_left_first(transition) and request.parked_at:
@@ -656,4 +651,4 @@ def _ending_kind(request: pending.PendingRequest) -> waiting_events.EventKind | 
     """Return how servers of a request ended in ERROR; None where all that are left were sent."""
     if request.sent and not request.unsent:
         return None
-    return _ENDINGS.get(request.grant.purpose)
+    return waiting_events.ENDINGS.get(request.grant.purpose)

@@ -39,6 +39,13 @@ class EventKind(enum.Enum):
     CANCELLED = "cancelled"
 
 
+#: What becomes of servers that a grant of such a purpose ends.
+ENDINGS = {
+    pending.Purpose.EXPIRE: EventKind.EXPIRED,
+    pending.Purpose.CANCEL: EventKind.CANCELLED,
+}
+
+
 @attrs.frozen
 class WaitingEvent:
     """One transition of one request.
