@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
-import unittest
-
 from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter.waiting import queue_cloud
+from tests.functional.own_process import cases
 from tests.functional.zaqar import zaqar_server
 
 _QUEUE = "of-a-scheduler"
 _NAMES = ("event", "servers", "attempt")
-_ROOT = pathlib.Path(__file__).parents[3]
 
 
 class DispatchTest(queue_cloud.QueueCase):
@@ -50,21 +44,9 @@ class DispatchTest(queue_cloud.QueueCase):
         self.assertIs(assembly.get().tenant_events, waiting._events)
 
 
-class ConductorTest(unittest.TestCase):
-    def test_told_servers(self) -> None:
-        """In a process of its own: Nova's test packages choose the threading mode."""
+class ConductorTest(cases.OwnProcessCase):
+    module = f"{__package__}.told_servers"
+
+    def setUp(self) -> None:
+        super().setUp()
         zaqar_server.program("zaqar-server")
-        done = subprocess.run(
-            [sys.executable, "-m", "testtools.run", f"{__package__}.told_servers"],
-            cwd=_ROOT,
-            env={
-                **os.environ,
-                "OS_NOVA_DISABLE_EVENTLET_PATCHING": "true",
-                "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path]),
-            },
-            capture_output=True,
-            text=True,
-            timeout=600.0,
-            check=False,
-        )
-        self.assertEqual(0, done.returncode, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's services in one process: its API and computes, the queue's conductor and schedulers.
 
-To be run in a process of its own (:mod:`.test_queued_servers`): Nova's test packages
+To be run in a process of its own (:mod:`.test_waiting`): Nova's test packages
 choose the threading mode as they are imported.
 """
 
