@@ -13,6 +13,8 @@ there              without a host           no          the instance goes, place
 any                with a host, or ended    any         it is its compute's: done
 gone               without a host, mapped   no          the instance stays, hosts are
                                                         found for it anew
+gone               without a host, not      no          deleted by its user: the instance
+                   mapped                               goes
 gone               without a host, else     no          ERROR: its user may have
                                                         deleted it just then
 any                without a host, given up yes         hosts are found for it anew
@@ -26,6 +28,10 @@ before it has begun, and says so to nobody. What it leaves is like nothing else.
 state is gone, so that its message has arrived and lies in no queue any more; there is no
 allocation, which a nova-compute deletes as the last thing it does; and neither has moved for
 a while, as they do where Nova's conductor finds another host for what failed later.
+
+An instance that goes is mapped to no cell before: its build request answers for it from
+there on. In the other order its user would be told that there is no such server, until it
+is placed anew.
 
 A server that is placed anew has no allocations before that: Nova would take those of the
 former attempt for a move's and add them up.
@@ -182,7 +188,13 @@ class AbandonedRequests:
             if has_request:
                 _remove(context, cell, instance, check)
                 continue
-            if server in request.mapped and is_mapped(context, server):
+            if not is_mapped(context, server):
+                # A conductor deletes a build request behind the mapping, its user before it.
+                check(server)
+                _destroy(context, cell, instance)
+                self._clear_allocations(context, server, check)
+                return Remains.DONE
+            if server in request.mapped:
                 self._clear_allocations(context, server, check)
                 return Remains.SEND
             check(server)
@@ -347,8 +359,21 @@ def _is_given_up(context: Any, cell: Any, instance: Any) -> bool:
 
 
 def _remove(context: Any, cell: Any, instance: Any, check: Check) -> None:
-    """Take an instance that was never sent out of its cell, as if it had never been there."""
+    """Take an instance that was never sent out of its cell, as if it had never been there.
+
+    :raises NotCleared: its build request went meanwhile, or it got a host
+    """
     check(instance.uuid)
+    if not _unmap(context, instance.uuid) and not has_build_request(context, instance.uuid):
+        raise NotCleared(f"the build request of {instance.uuid} went meanwhile")
+    try:
+        _destroy(context, cell, instance)
+    except NotCleared:
+        _map(context, instance.uuid, cell)
+        raise
+
+
+def _destroy(context: Any, cell: Any, instance: Any) -> None:
     with nova_context.target_cell(context, cell) as targeted:
         instance._context = targeted
         try:
@@ -358,17 +383,28 @@ def _remove(context: Any, cell: Any, instance: Any, check: Check) -> None:
             LOG.debug("Instance %(server)s is gone already", {"server": instance.uuid})
         except nova_exception.ObjectActionError as error:
             raise NotCleared(f"instance {instance.uuid} got a host meanwhile") from error
-    _unmap(context, instance.uuid)
 
 
 @api_db_api.context_manager.writer  # type: ignore[untyped-decorator]
-def _unmap(context: Any, server: str) -> None:
-    """Map a server to no cell: its build request answers for it again.
+def _unmap(context: Any, server: str) -> int:
+    """Map a server to no cell, if it has a build request, which answers for it again.
 
     Nova's object knows no way back from a cell.
+
+    :returns: how many mappings that were
     """
-    mappings = context.session.query(api_models.InstanceMapping)
-    mappings.filter_by(instance_uuid=server).update({"cell_id": None})
+    requests = context.session.query(api_models.BuildRequest).filter_by(instance_uuid=server)
+    mappings = context.session.query(api_models.InstanceMapping).filter_by(instance_uuid=server)
+    unmapped: int = mappings.filter(requests.exists()).update(
+        {"cell_id": None}, synchronize_session=False
+    )
+    return unmapped
+
+
+def _map(context: Any, server: str, cell: Any) -> None:
+    mapping = objects.InstanceMapping.get_by_instance_uuid(context, server)
+    mapping.cell_mapping = cell
+    mapping.save()
 
 
 def fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:

@@ -289,12 +289,16 @@ def renewed(
 
 
 def without_server(standing: pending.PendingRequest | None, server: str) -> Step:
-    """Its user deleted a server before hosts were chosen; later, its holder finds out itself."""
+    """Its user deleted a server before hosts were chosen; later, its holder finds out itself.
+
+    So does whoever takes over from one that ended and may have left something of the server.
+    """
     if standing is None:
         return Superseded(None)
     if server not in standing.servers:
         return standing
-    if server in standing.sent or standing.state is _BUILDING:
+    is_left = standing.state is not _WAITING and standing.grant.after is not _WAITING
+    if server in standing.sent or standing.state is _BUILDING or is_left:
         return Superseded(standing)
     return attrs.evolve(
         standing, servers=tuple(each for each in standing.servers if each != server)

@@ -66,6 +66,8 @@ class QueuedCloud(nova_test.TestCase, integrated_helpers.InstanceHelperMixin):
         self.api = self.admin_api = self.api_fixture.admin_api
         self.admin_api.microversion = "latest"
         self.managers = []
+        # The fake driver has nobody look whether who is asked is still there.
+        self.flags(long_rpc_timeout=int(PATIENCE_SECONDS))
         self.flags(group="quota", instances=-1, cores=-1, ram=-1)
         self.make_plugin()
         self.start_service("conductor")

@@ -425,6 +425,16 @@ class PeopleTest(LedgerCase):
         self.assertEqual(("a",), self.ledger.sent(holding, "a").sent)
         self.assert_superseded(self.ledger.drop_server("a", "a"))
 
+    def test_who_takes_over_from_one_that_ended_finds_a_deleted_server_itself(self):
+        self.building()
+        self.now += 60
+        granted = self.ledger.grant("a", 1, "scheduler")
+        self.assertIs(pending.PendingState.BUILDING, granted.grant.after)
+        self.assert_superseded(self.ledger.drop_server("a", "a"))
+        self.ledger.take("a", 2, "other")
+        self.assert_superseded(self.ledger.drop_server("a", "a"))
+        self.assertEqual(("a", "b"), self.ledger.read("a").servers)
+
     def test_the_last_server_takes_a_request_that_waits_with_it(self):
         self.parked()
         self.ledger.drop_server("a", "a")

@@ -474,6 +474,48 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
             self.wait_for_overtaken()
         self.assert_built_once(server)
 
+    # -- what its user sees meanwhile --------------------------------------------------------
+
+    def assert_seen(self, server):
+        self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
+        self.assertIn(server, self.ids())
+
+    def test_its_user_sees_it_while_an_instance_of_its_is_removed(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
+        with self.sleeping(objects.Instance, "destroy", behind=True) as asleep:
+            self.take_over(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.assert_seen(server)
+        self.assert_built_once(server)
+
+    def test_its_user_sees_it_where_who_removed_its_instance_died(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
+        with self.dying(objects.Instance, "destroy", behind=True) as died:
+            self.take_over(server)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.assert_seen(server)
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    def test_one_that_its_user_deletes_while_an_instance_of_its_is_removed_is_gone(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
+        with self.dying(objects.Instance, "destroy") as died:
+            self.take_over(server)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.admin_api.delete_server(server)
+        self.take_over(server)
+        self.ended(server)
+        self.assertEqual([], self.instances(server))
+        self.assertEqual(([], {}), (self.sent, self.allocations(server)))
+
+    def test_one_that_its_user_deletes_before_its_instance_is_mapped_is_gone(self):
+        server = self.ask_of_a_dying_one(objects.Instance, "create", behind=True)[0]
+        self.admin_api.delete_server(server)
+        self.take_over(server)
+        self.ended(server)
+        self.assertEqual(([], []), (self.sent, self.instances(server)))
+        self.assertEqual({}, self.allocations(server))
+
     # -- what cannot be cleared at once ----------------------------------------------------
 
     def test_what_is_not_cleared_is_cleared_by_the_next_one(self):
