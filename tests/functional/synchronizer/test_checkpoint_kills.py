@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pathlib
 import random
 import signal
+import sqlite3
 import tempfile
 import threading
 import time
@@ -20,6 +22,7 @@ from tests.unit.synchronizer.checkpoint import restarts
 _RECORDS = 1000
 _KILLS = 5
 _WAIT_SECONDS = 120.0
+_PAUSES = 1000
 
 
 def _client(url: str) -> sqlalchemy.SQLAlchemySynchronizer:
@@ -74,6 +77,24 @@ class CheckpointKillsTest(unittest.TestCase):
             time.sleep(0.01)
         raise AssertionError("no checkpoint came")
 
+    def pause(self, process: multiprocessing.Process) -> None:
+        """Stop a process where it has no lock of the database, which all would wait for."""
+        assert process.pid is not None
+        with contextlib.closing(
+            sqlite3.connect(self.root / "nodb.sqlite", timeout=0.0, isolation_level=None)
+        ) as database:
+            for _ in range(_PAUSES):
+                os.kill(process.pid, signal.SIGSTOP)
+                os.waitpid(process.pid, os.WUNTRACED)
+                try:
+                    database.execute("BEGIN EXCLUSIVE")
+                    database.execute("ROLLBACK")
+                    return
+                except sqlite3.OperationalError:
+                    os.kill(process.pid, signal.SIGCONT)
+                    time.sleep(0.01)
+        raise AssertionError("it has the database locked whenever it is looked at")
+
     def restarted(self) -> restarts.Scheduler:
         self.processes += 1
         made = restarts.scheduler(
@@ -110,8 +131,7 @@ class CheckpointKillsTest(unittest.TestCase):
     def test_a_writer_that_is_paused_for_long_does_no_harm_when_it_goes_on(self) -> None:
         process = self.begin()
         known = self.wait_for_file(None)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
+        self.pause(process)
         restarts.put(self.backend, restarts.POOLS, "k0001", {"free": -1})
         restarts.put(self.backend, restarts.POOLS, "k0002", None)
         other = self.restarted()
@@ -119,6 +139,7 @@ class CheckpointKillsTest(unittest.TestCase):
             checkpoint_contract.WriteOutcome.ANOTHER_WRITES,
             other.writer.attempt(threading.Event()),
         )
+        assert process.pid is not None
         os.kill(process.pid, signal.SIGCONT)
         self.wait_for_file(known)
         process.kill()
