@@ -18,6 +18,7 @@ from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.orphans import test_noted_orphans, test_orphans
@@ -136,6 +137,31 @@ class LostNoteTest(LeftCase):
         self.assertTrue(self.is_allocated(server))
         self.wait(lambda: not self.is_allocated(server))
 
+    def test_a_thread_that_is_killed_as_it_confirms_keeps_its_note_where_it_cannot_withdraw(self):
+        server = str(uuid.uuid4())
+
+        with contextlib.ExitStack() as patches:
+
+            def killed(*_: Any) -> Any:
+                patches.enter_context(
+                    mock.patch.object(self.client, "get", test_orphans.unavailable)
+                )
+                raise test_noted_orphans.Killed
+
+            patches.enter_context(
+                mock.patch.object(unjudged_claims.ClaimNotes, "confirmed_once", killed)
+            )
+            self.assertRaises(
+                test_noted_orphans.Killed,
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=self.spec([server]),
+                instance_uuids=[server],
+                return_objects=True,
+            )
+        self.assertTrue(self.remembered(server))
+        self.assertEqual(1, len(self.left))
+
     def test_what_is_over_is_remembered_no_longer(self):
         server = self.given_up()
         self.left._forget_seconds = 1.0
@@ -225,11 +251,10 @@ class FromMemoryTest(test_orphans.OrphansCase):
         self.reporter.flush()
         self.sweep()
         self.settle()
-        left = self.runtime.decisions._upkeep.left
-        self.assertEqual(1, len(left))
-        left.turn()
-        self.wait(
-            lambda: any(server in self.record(each.uuid).lapsed for each in self.nodes.values())
-        )
-        self.turns()
-        self.assertFalse(self.is_allocated(server))
+        self.runtime.decisions._upkeep.left.turn()
+
+        def is_gone() -> bool:
+            self.turns(1)
+            return not self.is_allocated(server)
+
+        self.wait(is_gone)
