@@ -309,6 +309,28 @@ class ClaimRecord:
         kept = {name: lapsed[name] for name in latest[-MOST_LAPSED:]}
         return attrs.evolve(self.without(consumers), lapsed=kept)
 
+    def tells_of(self, consumer: str, resources: Mapping[str, int]) -> bool:
+        """Say whether it tells who wrote an allocation: a claim of just that, or a lapsed one."""
+        return any(
+            held is not None and dict(held.resources) == dict(resources)
+            for held in (self.claims.get(consumer), self.lapsed.get(consumer))
+        )
+
+    def with_lapsed(self, lapsed: Mapping[str, HeldClaim]) -> ClaimRecord:
+        """Return the record that remembers further claims, as far as there is room for them.
+
+        What it remembers already stays, of the same consumer too: two who note the same
+        do not take turns for ever.
+        """
+        new = {
+            consumer: held
+            for consumer, held in lapsed.items()
+            if consumer not in self.lapsed and not self.tells_of(consumer, held.resources)
+        }
+        room = MOST_LAPSED - len(self.lapsed)
+        kept = dict(list(new.items())[: max(0, room)])
+        return attrs.evolve(self, lapsed={**self.lapsed, **kept}) if kept else self
+
     def without_lapsed(self, ids: Mapping[str, str]) -> ClaimRecord:
         """Return the record without what it remembers of some claims.
 
@@ -325,7 +347,8 @@ class ClaimRecord:
         return attrs.evolve(self, settled=cursor)
 
 
-#: Lapsed claims that one record remembers; the oldest go. Each is some writer's death.
+#: Lapsed claims that one record remembers; the oldest go. Each is some writer's death, or
+#: a write of which its writer does not know whether it stands.
 MOST_LAPSED = 64
 
 #: Fields of a record that this release knows.

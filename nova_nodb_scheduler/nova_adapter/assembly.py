@@ -676,7 +676,12 @@ class Plugin:
         if not self._verifies:
             return None
         notes = None
+        tell_left: verification.TellLeft = verification.tell_nobody
         if self._notes:
+            if runtime.decisions is not None:
+                tell_left = runtime.decisions.tell_left
+            elif runtime.upkeep is not None:
+                tell_left = runtime.upkeep.left.add
             batches = ledger_claimer.ClaimBatches(
                 runtime.synchronizer,
                 runtime.replicator.status().identity,
@@ -698,7 +703,9 @@ class Plugin:
                 ),
             )
         return unjudged_claims.UnjudgedClaimsMaker(
-            verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics), notes
+            verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics),
+            notes,
+            tell_left,
         )
 
     def upkeep(

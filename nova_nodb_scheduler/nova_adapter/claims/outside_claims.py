@@ -296,6 +296,8 @@ def carried_out(
             return True
     except BaseException:
         # Nobody answers with it, so it is to be nobody's.
+        if unjudged is not None:
+            unjudged.may_be_left(move)
         take_back()
         own.release([answer])
         raise
@@ -304,6 +306,9 @@ def carried_out(
         "its allocation there is taken back.",
         {"server": move.consumer, "node": move.host},
     )
+    if unjudged is not None:
+        # Nobody hears whether that is done, and the claim tells nothing any more.
+        unjudged.may_be_left(move)
     take_back()
     return False
 
@@ -364,6 +369,9 @@ class UnjudgedClaimer(OutsideClaimer, Protocol):
 
     def others_verified(self, move: OutsideMove, allocate: Allocate) -> Allocate:
         """Return what allocates, and verifies what a claim on the node does not cover."""
+
+    def may_be_left(self, move: OutsideMove) -> None:
+        """Remember that a server's allocation may be left, or come yet; no I/O."""
 
 
 _claims: OutsideClaimer | None = None

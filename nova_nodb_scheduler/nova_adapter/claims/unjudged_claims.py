@@ -21,10 +21,11 @@ Placement shows it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -267,10 +268,12 @@ class UnjudgedClaimsMaker:
     """What one scheduler worker makes :class:`UnjudgedClaims` of.
 
     :param notes: None where nobody claims
+    :param tell_left: see :class:`UnjudgedClaims`
     """
 
     verifier: verification.AllocationVerifier
     notes: ClaimNotes | None
+    tell_left: verification.TellLeft = verification.tell_nobody
 
     def claims(self, summaries: Mapping[str, Any] | None) -> UnjudgedClaims:
         """Return what allocates for one request.
@@ -281,7 +284,7 @@ class UnjudgedClaimsMaker:
             provider: {name: each["capacity"] for name, each in summary["resources"].items()}
             for provider, summary in (summaries or {}).items()
         }
-        return UnjudgedClaims(self.verifier, self.notes, capacities)
+        return UnjudgedClaims(self.verifier, self.notes, capacities, self.tell_left)
 
 
 @attrs.define(eq=False, slots=False)
@@ -290,11 +293,13 @@ class UnjudgedClaims:
 
     :param notes: None where nobody claims, so nobody would count the note or end it
     :param capacities: by provider and class, as Placement just offered them
+    :param tell_left: told of what may be left, for a note may be lost with the back end
     """
 
     _verifier: verification.AllocationVerifier
     _notes: ClaimNotes | None = None
     _capacities: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
+    _tell_left: verification.TellLeft = verification.tell_nobody
 
     def stop(self) -> None:
         """Nothing is kept."""
@@ -322,10 +327,11 @@ class UnjudgedClaims:
         )
         if noted is None:
             wanted = self._verifier.without_former(wanted)
-            return bool(self._verifier.allocated(wanted, allocate))
+            return bool(self._told(move, lambda: self._verifier.allocated(wanted, allocate))())
         try:
             wanted = self._verifier.without_former(wanted)
-            stands = self._verifier.allocated(wanted, allocate, noted.claimed_amounts)
+            amounts = noted.claimed_amounts
+            stands = self._told(move, lambda: self._verifier.allocated(wanted, allocate, amounts))()
         except nova_exception.NovaException as error:
             if verification.may_be_left(error):
                 noted.release_place()
@@ -346,16 +352,35 @@ class UnjudgedClaims:
                 return True
         except BaseException:
             # Nobody answers with it, so it is to be nobody's.
-            self._verifier.withdraw(wanted)
-            noted.release()
+            if self._verifier.withdraw(wanted) is verification.Withdrawal.UNKNOWN:
+                self.may_be_left(move)
+            else:
+                noted.release()
             raise
         LOG.warning(
             "The claim of server %(server)s on node %(node)s ended before it was confirmed; "
             "its allocation there is taken back.",
             {"server": move.consumer, "node": move.host},
         )
-        self._verifier.take_back(wanted)
+        with self._telling(move):
+            self._verifier.take_back(wanted)
         return False
+
+    def may_be_left(self, move: outside_claims.OutsideMove) -> None:
+        """See :class:`outside_claims.UnjudgedClaimer`."""
+        self._tell_left(move.consumer, move.host, move.resources)
+
+    @contextlib.contextmanager
+    def _telling(self, move: outside_claims.OutsideMove) -> Iterator[None]:
+        """Tell of it where an error leaves open what was written; a green thread's end, too."""
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, nova_exception.NovaException) or verification.may_be_left(
+                error
+            ):
+                self.may_be_left(move)
+            raise
 
     def others_verified(
         self, move: outside_claims.OutsideMove, allocate: outside_claims.Allocate
@@ -373,5 +398,20 @@ class UnjudgedClaims:
             repeats=move.repeats,
         )
         if not move.amounts.keys() - {move.host}:
-            return lambda: self._verifier.granted(wanted, allocate)
-        return lambda: self._verifier.allocated(self._verifier.without_former(wanted), allocate)
+            return self._told(move, lambda: self._verifier.granted(wanted, allocate))
+        return self._told(
+            move,
+            lambda: self._verifier.allocated(self._verifier.without_former(wanted), allocate),
+        )
+
+    def _told(
+        self, move: outside_claims.OutsideMove, allocate: outside_claims.Allocate
+    ) -> outside_claims.Allocate:
+        def told() -> bool | None:
+            with self._telling(move):
+                granted = allocate()
+            if granted is None:
+                self.may_be_left(move)
+            return granted
+
+        return told

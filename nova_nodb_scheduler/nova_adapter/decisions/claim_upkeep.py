@@ -17,7 +17,11 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler.nova_adapter.claims import worker_claims
-from nova_nodb_scheduler.nova_adapter.orphans import orphan_finder, orphan_verdicts
+from nova_nodb_scheduler.nova_adapter.orphans import (
+    left_allocations,
+    orphan_finder,
+    orphan_verdicts,
+)
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_calls
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
@@ -60,7 +64,7 @@ def _tell_nobody(providers: Sequence[str], consumers: Sequence[str]) -> None:
 
 
 class ClaimUpkeep:
-    """The two duties, started and stopped together.
+    """The three duties, started and stopped together.
 
     :param is_own: see :class:`worker_claims.ClaimDuty`, like ``is_judged``
     :param wait_for: likewise
@@ -91,19 +95,31 @@ class ClaimUpkeep:
             cache=self.cache,
             wait_for=wait_for,
         )
+        own = around.replicator.status().identity
         writers = lapsed_claims.ClaimWriters(
             around.store,
-            around.replicator.status().identity,
+            own,
             # Nobody hurries: one whose beats are late is not dead.
             max(30.0, 3 * options.silent_scheduler_seconds),
         )
         settler = self.claim_duty.settler
+        judge = orphan_verdicts.OrphanJudge(
+            placement_calls.AllocationCalls(placement_calls.LateClient(around.placement_client))
+        )
+        #: What this worker may have left in Placement, and looks after whoever settles.
+        self.left = left_allocations.LeftAllocations(
+            around.synchronizer,
+            self.cache,
+            judge,
+            around.store.snapshot,
+            own,
+            around.now_seconds,
+        )
+        self.left_duty = left_allocations.LeftDuty(self.left)
         finder = orphan_finder.OrphanFinder(
             around.synchronizer,
             lambda: around.store.snapshot() if settler.ready else None,
-            orphan_verdicts.OrphanJudge(
-                placement_calls.AllocationCalls(placement_calls.LateClient(around.placement_client))
-            ),
+            judge,
             writers,
             around.now_seconds,
             self.cache,
@@ -116,9 +132,11 @@ class ClaimUpkeep:
         """Start the threads; in the worker, after the feed was started."""
         self.claim_duty.start()
         self.orphan_duty.start()
+        self.left_duty.start()
 
     def stop(self) -> None:
         """End the threads; before the synchronizer is closed. Idempotent."""
+        self.left_duty.stop()
         self.orphan_duty.stop()
         self.claim_duty.stop()
 

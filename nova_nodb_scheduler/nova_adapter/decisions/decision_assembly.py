@@ -138,6 +138,7 @@ class DecisionAssembly:
                 self._options.verify_allocations,
                 room.left,
                 self._mirror.chosen,
+                self.tell_left,
             ),
             places=self._present.locate,
             generation=lambda: around.replicator.generation,
@@ -183,6 +184,11 @@ class DecisionAssembly:
             wait_for=self._wait_for,
             hint=self._hints.hint,
         )
+
+    @property
+    def tell_left(self) -> verification.TellLeft:
+        """What remembers allocations that may be left; without claims nobody does."""
+        return self._upkeep.left.add if self._options.claims else verification.tell_nobody
 
     def claim_figures(self) -> dict[str, float]:
         """Return what is claimed, how claims ended here, and what they left behind."""

@@ -37,6 +37,7 @@ class AllocationAccess:
         request each
     :param room_left: of each class that a choice takes, by all that is known here
     :param chosen: compares hosts' records with Placement before they are written to
+    :param tell_left: told of what may be left, for a claim may be lost with the back end
     """
 
     client: Callable[[], Any]
@@ -46,6 +47,7 @@ class AllocationAccess:
     verified: str
     room_left: Callable[[chosen_hosts.Choice], Mapping[str, int]]
     chosen: chosen_trees.ChosenTrees
+    tell_left: verification.TellLeft = verification.tell_nobody
 
 
 class RequestAllocations:
@@ -72,6 +74,7 @@ class RequestAllocations:
         self._chosen_trees = placement.chosen
         self._client = placement.client
         self._look_at = placement.look_at
+        self._tell_left = placement.tell_left
         self._planned_on = planned_on
         self._context = context
         self._spec = spec
@@ -125,6 +128,8 @@ class RequestAllocations:
                 unknown = [e for e in wanted if e.consumer not in found and not e.moves]
                 if unknown:
                     self._doubt(unknown)
+                    for each in unknown:
+                        self._tell(each)
                     servers = [self._server(each) for each in unknown]
                     self._keep_left(unknown, self._writer.undo(servers, deadline, unsure=True))
             raise
@@ -268,7 +273,7 @@ class RequestAllocations:
         if withdrawn is verification.Withdrawal.NOT_OURS:
             return outcome
         if withdrawn is verification.Withdrawal.UNKNOWN:
-            self._left[wanted.consumer] = wanted
+            self._keep_left([wanted], [wanted.consumer])
             return placing.AllocationOutcome(
                 placing.AllocationResult.GIVEN_UP, "not known whether it fits"
             )
@@ -325,6 +330,7 @@ class RequestAllocations:
         )
         if isinstance(outcome, placement_replies.UnknownOutcome):
             self._doubt([wanted])
+            self._tell(wanted)
             left = self._writer.undo([self._server(wanted)], deadline, unsure=True)
             self._keep_left([wanted], left)
             return placing.AllocationResult.GIVEN_UP
@@ -373,15 +379,20 @@ class RequestAllocations:
         """The same of one that moves; what it may have there is to go before it goes elsewhere."""
         self._doubt([wanted])
         self._joined.add(wanted.consumer)
-        self._left[wanted.consumer] = wanted
+        self._keep_left([wanted], [wanted.consumer])
 
     def _keep_left(self, wanted: Sequence[chosen_hosts.WantedClaim], left: Collection[str]) -> None:
         """Note of which of some servers something may be left, and of which nothing is."""
         for each in wanted:
             if each.consumer in left:
                 self._left[each.consumer] = each
+                self._tell(each)
             else:
                 self._left.pop(each.consumer, None)
+
+    def _tell(self, wanted: chosen_hosts.WantedClaim) -> None:
+        """Have it remembered beyond the request, and beyond its claim."""
+        self._tell_left(wanted.consumer, wanted.chosen.uuid, wanted.resources)
 
     def _hint(self, hosts: Sequence[str]) -> None:
         """Have hosts read again; what was written stands whatever happens here."""

@@ -255,10 +255,7 @@ class OrphanFinder:
         judged: orphan_verdicts.JudgedAllocation,
     ) -> list[orphan_verdicts.SuspectedClaim]:
         """Return the lapsed claims of which nothing can come any more."""
-        if judged.kind not in (
-            orphan_verdicts.AllocationKind.NOTHING,
-            orphan_verdicts.AllocationKind.SERVED,
-        ):
+        if not orphan_verdicts.is_over(judged):
             return []
         before = self._now_seconds() - self._options.forget_seconds
         return [

@@ -157,6 +157,11 @@ def is_for_nobody(judged: JudgedAllocation, gone: Callable[[model.HeldClaim], bo
     )
 
 
+def is_over(judged: JudgedAllocation) -> bool:
+    """Say whether there is nothing to end: a server is on that host, or nothing is allocated."""
+    return judged.kind in (AllocationKind.NOTHING, AllocationKind.SERVED)
+
+
 class OrphanJudge:
     """Judges consumers; any thread. Blocks for a request each, and some statements a cell.
 

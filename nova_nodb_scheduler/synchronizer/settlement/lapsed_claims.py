@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of processes that are gone: who wrote them, and how lapsed ones are forgotten."""
+"""Claims of processes that are gone: who wrote them, how lapsed ones are noted and forgotten."""
 
 from __future__ import annotations
 
@@ -129,14 +129,77 @@ def forget_lapsed(
     :param ids_by_host: claim ids by consumer
     :raises BackendUnavailable: nobody knows what was dropped
     """
-    if not ids_by_host:
+    return _edit_lapsed(
+        synchronizer, cache, ids_by_host, lambda read: read.without_lapsed(ids_by_host[read.host])
+    )
+
+
+def note_lapsed(
+    synchronizer: contract.Synchronizer,
+    cache: record_editor.RecordCache,
+    lapsed_by_host: Mapping[str, Mapping[str, model.HeldClaim]],
+) -> int:
+    """Have hosts' records remember claims as lapsed; return how many records now do.
+
+    Neither a claim nor what is remembered already is changed. Who loses against another
+    write leaves it: a second call does the rest. Blocks for a read and a write.
+
+    :param cache: where who claims here finds what was written
+    :param lapsed_by_host: claims by consumer
+    :raises BackendUnavailable: nobody knows what was noted
+    """
+    return _edit_lapsed(
+        synchronizer,
+        cache,
+        lapsed_by_host,
+        lambda read: read.with_lapsed(lapsed_by_host[read.host]),
+    )
+
+
+def read_claims(
+    synchronizer: contract.Synchronizer, hosts: Collection[str]
+) -> dict[str, model.ClaimRecord]:
+    """Return hosts' claim records as the back end has them now; without those of newer releases.
+
+    :raises BackendUnavailable: nobody can tell
+    """
+    return {host: read for host, (read, _) in _read(synchronizer, hosts).items()}
+
+
+def _edit_lapsed(
+    synchronizer: contract.Synchronizer,
+    cache: record_editor.RecordCache,
+    hosts: Collection[str],
+    change: Callable[[model.ClaimRecord], model.ClaimRecord],
+) -> int:
+    """Change what hosts' records remember; return of how many that was done."""
+    if not hosts:
         return 0
     epoch = cache.epoch
-    found = synchronizer.read([claim_rules.host_key(host) for host in ids_by_host])
     writes = []
-    for host, ids in ids_by_host.items():
+    for read, revision in _read(synchronizer, hosts).values():
+        left = change(read)
+        if left is not read:
+            key = claim_rules.host_key(read.host)
+            schema = known_namespaces.CLAIM_RECORDS.schema
+            payload = codec.encode(left.to_state(), schema, record=str(key))
+            writes.append(records.Write(key, revision, payload))
+    results = synchronizer.write(writes) if writes else ()
+    for result in results:
+        cache.note(result.record, result.epoch or epoch)
+    return sum(result.won for result in results)
+
+
+def _read(
+    synchronizer: contract.Synchronizer, hosts: Collection[str]
+) -> dict[str, tuple[model.ClaimRecord, int]]:
+    """Return claim records and their revisions by host; without those that nobody here reads."""
+    found = synchronizer.read([claim_rules.host_key(host) for host in hosts])
+    claims: dict[str, tuple[model.ClaimRecord, int]] = {}
+    for host in hosts:
         record = found.get(claim_rules.host_key(host))
         if record is None or record.deleted:
+            claims[host] = model.ClaimRecord(host), 0 if record is None else record.revision
             continue
         try:
             decoded = codec.decode(record.payload)
@@ -145,13 +208,5 @@ def forget_lapsed(
             LOG.warning("Claims of %(host)s: %(error)s", {"host": host, "error": error})
             continue
         state: Any = decoded.state
-        read = model.ClaimRecord.from_state(host, state, record.version)
-        left = read.without_lapsed(ids)
-        if left is not read:
-            schema = known_namespaces.CLAIM_RECORDS.schema
-            payload = codec.encode(left.to_state(), schema, record=str(record.key))
-            writes.append(records.Write(record.key, record.revision, payload))
-    results = synchronizer.write(writes) if writes else ()
-    for result in results:
-        cache.note(result.record, result.epoch or epoch)
-    return sum(result.won for result in results)
+        claims[host] = model.ClaimRecord.from_state(host, state, record.version), record.revision
+    return claims

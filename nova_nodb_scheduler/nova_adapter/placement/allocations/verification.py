@@ -67,6 +67,15 @@ TIGHT_ALLOCATIONS = 4
 ClaimedAmounts = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
+#: Told of an allocation that may be left, or come yet, when its writer gives it up: of whom,
+#: the uuid of the node, and what is the node's own of it. Any thread; no I/O.
+TellLeft = Callable[[str, str, Mapping[str, int]], None]
+
+
+def tell_nobody(consumer: str, host: str, resources: Mapping[str, int]) -> None:
+    """Leave it to its claim, or its note, to tell whose it is."""
+
+
 @attrs.frozen
 class VerifiedAllocation:
     """An allocation that is written, or to be.

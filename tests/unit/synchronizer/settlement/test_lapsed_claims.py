@@ -83,6 +83,33 @@ class LapsedClaimsTest(testtools.TestCase):
         after = model.ClaimRecord.from_state(HOST, state, 1)
         self.assertEqual(({"c"}, {"b"}), (set(after.claims), set(after.lapsed)))
 
+    def test_what_is_noted_changes_no_claim_and_nothing_that_is_remembered(self):
+        synchronizer = memory.MemorySynchronizer(None, memory.MemoryHub())
+        synchronizer.open()
+        key = claim_rules.host_key(HOST)
+        record = model.ClaimRecord(HOST, {"c": held("c")}, lapsed={"a": held("a")})
+        payload = codec.encode(record.to_state(), known_namespaces.CLAIM_RECORDS.schema)
+        self.assertTrue(synchronizer.write([records.Write(key, 0, payload)])[0].won)
+        cache = record_editor.RecordCache()
+        noted = {"a": held("new"), "b": held("b"), "c": held("new")}
+        wanted = {HOST: noted, "absent": {"b": held("b")}}
+        self.assertEqual(2, lapsed_claims.note_lapsed(synchronizer, cache, wanted))
+        self.assertEqual(0, lapsed_claims.note_lapsed(synchronizer, cache, wanted))
+        found = lapsed_claims.read_claims(synchronizer, [HOST, "absent"])
+        self.assertEqual(record.claims, found[HOST].claims)
+        self.assertEqual(
+            {"a": "id-a", "b": "id-b"},
+            {name: each.claim_id for name, each in found[HOST].lapsed.items()},
+        )
+        self.assertEqual({"b"}, set(found["absent"].lapsed))
+
+    def test_a_record_that_remembers_as_many_as_it_may_takes_no_more(self):
+        names = [str(number) for number in range(model.MOST_LAPSED)]
+        full = model.ClaimRecord(HOST, lapsed={name: held(name) for name in names})
+        self.assertIs(full, full.with_lapsed({"a": held("a")}))
+        after = full.without_lapsed({"0": "id-0"}).with_lapsed({"a": held("a"), "b": held("b")})
+        self.assertEqual({*names[1:], "a"}, set(after.lapsed))
+
 
 class WritersTest(testtools.TestCase):
     def setUp(self):

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this process may have left in Placement: kept in memory until it is known to be over.
+
+A write without an answer that could not be taken back either is somebody's to end. Its
+claim, or its note, tells the scheduler that settles for all whose it was. The naive way, to
+leave it to that, loses it with the back end: a Redis or memcached that was restarted holds
+nothing, and one that did not answer was never told. So the process that wrote it remembers
+it too, looks again and again whether the back end tells of it, and notes it as a lapsed
+claim where it does not.
+
+Nothing is deleted here. What is noted is judged by :mod:`.orphan_finder`, with all its rules,
+like what the dead leave: a note takes nothing from a server that stands by then, and several
+processes may note the same. Who dies before he noted anything leaves it to the audit.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
+from nova_nodb_scheduler.synchronizer.records import record_editor
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
+
+LOG = logging.getLogger(__name__)
+
+#: Remembered by one process; the oldest go. Each is a write of which no answer came.
+_MOST_LEFT = 1000
+#: Looked at in Placement, or noted, in one turn.
+_TURN_LEFT = 50
+
+
+@attrs.frozen
+class LeftAllocation:
+    """One that may be there, or come yet.
+
+    :param host: uuid of the node
+    :param resources: of the node's provider
+    :param since: when its write was given up, by the process's clock
+    """
+
+    consumer: str
+    host: str
+    resources: Mapping[str, int]
+    since: float
+
+
+@attrs.define(eq=False, slots=False)
+class LeftAllocations:
+    """Those of one process.
+
+    :param cache: where who claims here finds what was written
+    :param snapshot: of the worker's store, as it is
+    :param writer: this process's name in what it notes
+    :param now_seconds: the back end's clock, without I/O
+    :param forget_seconds: how long one of which nothing is found may come yet
+    :param clock: monotonic seconds
+    """
+
+    _synchronizer: contract.Synchronizer
+    _cache: record_editor.RecordCache
+    _judge: orphan_verdicts.OrphanJudge
+    _snapshot: Callable[[], snapshot_module.Snapshot]
+    _writer: str
+    _now_seconds: Callable[[], float]
+    _forget_seconds: float = 300.0
+    _clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _left: dict[tuple[str, str], LeftAllocation] = attrs.field(init=False, factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def add(self, consumer: str, host: str, resources: Mapping[str, int]) -> None:
+        """Remember one; any thread, no I/O."""
+        left = LeftAllocation(consumer, host, dict(resources), self._clock())
+        with self._lock:
+            self._left.pop((consumer, host), None)
+            self._left[consumer, host] = left
+            if len(self._left) > _MOST_LEFT:
+                lost, _ = oldest = next(iter(self._left))
+                del self._left[oldest]
+                LOG.error(
+                    "Too many writes to Placement were given up to remember that of server "
+                    "%(server)s; 'nova-nodb-manage allocations audit' finds what it left.",
+                    {"server": lost},
+                )
+
+    def turn(self) -> None:
+        """Note what the back end does not tell of; without I/O where there is nothing.
+
+        Blocks for a read; where something is missing for a read and a write more, and where
+        it is old for Placement and databases.
+
+        :raises BackendUnavailable: it is noted later
+        """
+        with self._lock:
+            left = list(self._left.values())
+        if not left:
+            return
+        held = lapsed_claims.read_claims(self._synchronizer, {each.host for each in left})
+        missing = [
+            each
+            for each in left
+            if each.host in held and not held[each.host].tells_of(each.consumer, each.resources)
+        ][:_TURN_LEFT]
+        missing = self._without_ended(missing)
+        if missing:
+            self._note(missing)
+
+    def _without_ended(self, missing: Sequence[LeftAllocation]) -> list[LeftAllocation]:
+        """Forget those that can come to nothing any more; return the others."""
+        before = self._clock() - self._forget_seconds
+        old = [each for each in missing if each.since < before]
+        if not old:
+            return list(missing)
+        suspected: dict[str, list[orphan_verdicts.SuspectedClaim]] = collections.defaultdict(list)
+        for each in old:
+            suspected[each.consumer].append(
+                orphan_verdicts.SuspectedClaim(each.consumer, each.host, self._held(each), True)
+            )
+        judged = self._judge.judge(suspected, self._snapshot())
+        ended = [each for each in old if orphan_verdicts.is_over(judged[each.consumer])]
+        with self._lock:
+            for each in ended:
+                # One that was left again meanwhile stays.
+                if self._left.get((each.consumer, each.host)) is each:
+                    del self._left[each.consumer, each.host]
+        return [each for each in missing if each not in ended]
+
+    def _note(self, missing: Sequence[LeftAllocation]) -> None:
+        noted: dict[str, dict[str, model.HeldClaim]] = {}
+        for each in missing:
+            noted.setdefault(each.host, {})[each.consumer] = self._held(each)
+        done = lapsed_claims.note_lapsed(self._synchronizer, self._cache, noted)
+        LOG.warning(
+            "The back end tells nothing of allocations of servers %(servers)s, which may be left: "
+            "%(done)d of %(hosts)d hosts' records do now.",
+            {
+                "servers": ", ".join(each.consumer for each in missing),
+                "done": done,
+                "hosts": len(noted),
+            },
+        )
+
+    def _held(self, left: LeftAllocation) -> model.HeldClaim:
+        return model.HeldClaim(
+            left.resources,
+            model.ClaimState.PENDING,
+            str(uuid.uuid4()),
+            self._writer,
+            self._now_seconds(),
+        )
+
+
+_TURN_SECONDS = 10.0
+#: While the back end is away: what is not noted there is known to this process alone.
+_MOST_TURN_SECONDS = 30.0
+
+
+class LeftDuty:
+    """Takes turns in a thread, in every worker that writes allocations."""
+
+    def __init__(self, left: LeftAllocations, *, turn_seconds: float = _TURN_SECONDS) -> None:
+        self._left = left
+        self._turn_seconds = turn_seconds
+        self._backoff = backoff.Backoff(turn_seconds, _MOST_TURN_SECONDS, time.monotonic)
+        self._thread = step_thread.StepThread(
+            "nodb-left-allocations", self._step, self._failed, lambda running: None
+        )
+
+    def start(self) -> None:
+        """Start the thread; once, in the worker process."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """End the thread; idempotent. What is not noted by then nobody remembers."""
+        self._thread.stop(timeout_seconds)
+
+    def _step(self, stop: threading.Event) -> None:
+        if stop.wait(self._turn_seconds) or self._backoff.remaining_seconds():
+            return
+        try:
+            self._left.turn()
+            self._backoff.succeeded()
+        except errors.NodbError as error:
+            LOG.info("What may be left in Placement is not noted now: %(why)s", {"why": error})
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._backoff.failed()
