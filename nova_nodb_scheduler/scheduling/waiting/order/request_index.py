@@ -81,16 +81,16 @@ class RequestIndex:
         """
         request = self._parts.share(request)
         entry = self.entries.get(request.key)
-        if entry is not None:
-            self.leave(entry)
         self.shapes.learn(request.needs)
         queue = self._queue(request)
         queue.requests += 1
         self._project(request.project_id).requests += 1
-        if entry is None:
-            entry = waiting_lines.Entry(request, queue)
-        else:
+        if entry is not None:
+            # Behind that, so that its queue stays the one that a walk may know.
+            self.leave(entry)
             entry.request, entry.queue = request, queue
+        else:
+            entry = waiting_lines.Entry(request, queue)
         self.entries[request.key] = entry
         return entry
 
