@@ -24,6 +24,7 @@ EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "200"))
 IS_LONG = "NODB_PROPERTY_EXAMPLES" in os.environ
 
 BEST_EFFORT = queue_settings.Discipline.BEST_EFFORT
+STRICT = queue_settings.Discipline.STRICT
 
 NOW = 1000.0
 HOSTS = ("h1", "h2")
@@ -192,15 +193,20 @@ class World:
 
 class ChangesDuringWalksTest(testtools.TestCase):
     @settings(deadline=None, max_examples=EXAMPLES, derandomize=not IS_LONG)
-    @given(st.integers(0, 2**32), st.just(BEST_EFFORT))
+    @given(st.integers(0, 2**32), st.sampled_from(queue_settings.Discipline))
     # Left out were who had a place with somebody of their line or project that came back, ...
     @example(354, BEST_EFFORT)
     @example(395, BEST_EFFORT)
     @example(433, BEST_EFFORT)
-    # ... or whose share fell, or who grew older.
+    # ... or whose share fell, or who grew older, ...
     @example(449, BEST_EFFORT)
     @example(569, BEST_EFFORT)
     @example(838, BEST_EFFORT)
+    # ... or who stood in strict order in a line with one that had risen.
+    @example(279, STRICT)
+    @example(344, STRICT)
+    @example(504, STRICT)
+    @example(623, STRICT)
     def test_each_step_is_the_first_of_a_list_that_is_sorted_anew(self, seed, discipline):
         asked, expected = World(random.Random(seed), discipline).walk()
         self.assertEqual(expected, asked)
@@ -298,6 +304,51 @@ class LeftOutTest(testtools.TestCase):
         walk.refused()
         queues.put(attrs.evolve(refused, rank=1), NOW)
         self.assertEqual([], samples.served(walk))
+
+
+class StrictTest(testtools.TestCase):
+    def strict(self, *requests: pending.PendingRequest) -> wait_queues.WaitQueues:
+        """Make queues in which who asked 18 seconds ago counts as of the greater class."""
+        return samples.queues(
+            *requests,
+            now=NOW,
+            classes=CLASSES,
+            default_class="low",
+            discipline=STRICT,
+            aging_seconds=6.0,
+        )
+
+    def low(self, key: str, waited: float, **fields: Any) -> pending.PendingRequest:
+        return samples.request(key, priority_class="low", asked_at=NOW - waited, **fields)
+
+    def test_one_that_rests_and_has_risen_hides_nobody_of_the_class_that_it_was_of(self):
+        queues = self.strict(self.low("risen", 18.0, not_before=NOW + 5.0), self.low("young", 9.0))
+
+        self.assertEqual(["young"], samples.tried(queues.wake(samples.growth(h=9), NOW)))
+
+    def test_nobody_of_that_class_goes_before_one_that_stands_behind_it(self):
+        queues = self.strict(
+            self.low("risen", 18.0),
+            self.low("first", 9.0),
+            self.low("second", 8.0, queue="other"),
+        )
+
+        self.assertEqual(["risen", "first"], samples.tried(queues.wake(samples.growth(h=9), NOW)))
+
+    def test_it_still_keeps_others_back_of_the_class_that_it_counts_as(self):
+        queues = self.strict(
+            self.low("risen", 18.0, not_before=NOW + 5.0),
+            samples.request("high", queue="other", priority_class="high", asked_at=NOW),
+        )
+
+        self.assertEqual([], samples.tried(queues.wake(samples.growth(h=9), NOW)))
+
+    def test_who_rises_while_it_waits_leaves_its_class_to_the_next_one(self):
+        queues = self.strict(self.low("rises", 17.0, not_before=NOW + 5.0), self.low("young", 9.0))
+        self.assertEqual([], samples.tried(queues.wake(samples.growth(h=9), NOW)))
+
+        queues.advance(NOW + 1.0)
+        self.assertEqual(["young"], samples.tried(queues.wake_fresh(NOW + 1.0)))
 
 
 def _array(rooms: dict[str, dict[str, int]]) -> Any:
