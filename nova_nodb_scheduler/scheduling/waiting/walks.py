@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways through the requests: whose turn is next, and who need not be looked at any more.
 
-While a walk goes on, order keys only become worse: a grant raises a project's share, and
-the next of a line is younger. So what was passed once need not be looked at again, and
-whoever comes to stand behind is met later.
+Requests come, go and move between two steps: a grant raises a project's share, and one that comes
+to nothing lowers it; somebody comes back who is older than those who were tried; others grow older.
+Each step goes to the first of all as they stand by then, but for those whose like was refused. Who
+comes back may be tried twice by one walk: it has refused nobody, or has taken room.
 """
 
 from __future__ import annotations

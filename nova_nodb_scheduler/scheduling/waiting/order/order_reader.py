@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One way through an order of standings, from the front, of what is wanted alone.
 
-Things may be moved between two steps. While the way goes on they only get worse places: a grant
-raises a share, and the next of a line is younger. So what was passed need not be looked at again,
-and whoever comes to stand behind is met later. What comes to stand before is left out, but not
-what is behind it in its standing, which that moves to the front.
+Things may come, go and move between two steps: each gives the first of all that are wanted, as they
+stand by then. It were not enough to go on from where the last one stood and to leave out what comes
+to stand before that. For a line, or all of a project, has one place, by its first: where somebody
+older comes back to it, or its share falls, all who were to come yet pass to the front with it.
+
+So of each standing that was looked at its next one is known, and is put where that stands by now
+when its turn comes. What comes, or comes forward, is looked at before each step.
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from nova_nodb_scheduler.scheduling.waiting.order import shape_index, standings, waiting_lines
 
-#: What is wanted of rows that are.
+#: What is wanted of rows that are. What was not is not later, unless it comes anew; nor is what
+#: was given and should not be given again.
 IsWanted = Callable[[Any], bool]
+
+#: The next item of a standing: (tier, share, asked_at, key, number, standing).
+_Next: TypeAlias = tuple[int, float, float, str, int, standings.Standing]
 
 _FRONT = (-math.inf,)
 
@@ -42,112 +49,143 @@ class OrderReader:
         self._order = order
         self._level = level
         self._looks_left = most_looks
-        self._tier = -math.inf
-        #: Of the tier, which were looked at; None: it was only entered.
-        self._advances: int | None = None
-        #: Behind which standings of the tier were not looked at.
-        self._looked_at: tuple[Any, ...] = _FRONT
-        #: (share, asked_at, key, number, standing): the next item of each that was looked at.
-        self._open: list[tuple[float, float, str, int, standings.Standing]] = []
+        self._arrivals_seen = order.arrivals.count
         self._numbers = itertools.count()
-        #: The last one that was given, of the tier: (share, asked_at, key) and its standing.
-        self._given: tuple[float, float, str] | None = None
-        self._giver: standings.Standing | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        #: Up to which place of which tier standings were looked at.
+        self._tier = -math.inf
+        self._looked_at: tuple[Any, ...] = _FRONT
+        #: The next of each standing that was looked at; None: there is no more.
+        self._nexts: dict[standings.Standing, _Next | None] = {}
+        #: The same in order, with some that are it no more.
+        self._open: list[_Next] = []
+        self._given: _Next | None = None
 
     def next(
         self, rows: shape_index.ShapeRows, is_wanted: IsWanted
     ) -> waiting_lines.InPlace | None:
-        """Return the next of some rows; None: there is none, or it was cut short.
+        """Return the first of some rows; None: there is none, or it was cut short.
 
-        :param rows: no more than the last time
+        :param rows: no more than the last time, but for what came since
         """
-        giver, self._giver = self._giver, None
-        if giver is not None and giver.place is not None and self._given is not None:
-            # One whose share has grown is met where it stands now.
-            if giver.place[0] == self._given[0]:
-                self._push(giver, rows, is_wanted)
-        while rows.mask and not self.is_cut_short and (tier := self._find_tier()) is not None:
-            self._look_again(tier, rows, is_wanted)
-            nearest = tier.after(self._looked_at, rows.mask)
-            if self._open and (nearest is None or self._open[0][:3] < nearest[:3]):
+        given, self._given = self._given, None
+        if given is not None:
+            self._push(given[5], (given[2], given[3] + "\0"), rows, is_wanted)
+        self._look_again(rows, is_wanted)
+        while rows.mask and not self.is_cut_short:
+            nearest = None
+            if not (self._open and self._is_looked_at(self._open[0][:4])):
+                nearest = self._nearest(rows)
+            if self._open and (nearest is None or self._open[0][:4] < (self._tier, *nearest[:3])):
                 found = self._pop(rows, is_wanted)
                 if found is not None:
                     return found
             elif nearest is not None:
                 self._looked_at = (*nearest[:2], nearest[2] + "\0")
-                self._push(nearest[3], rows, is_wanted)
+                if nearest[3] not in self._nexts:
+                    self._push(nearest[3], _FRONT, rows, is_wanted)
             else:
-                self._enter(tier.number + 1)
+                break
         return None
 
-    def _find_tier(self) -> standings.Tier | None:
+    def _nearest(self, rows: shape_index.ShapeRows) -> standings.Place | None:
+        """Return the next place that was not looked at, and go to its tier."""
         while (tier := self._order.tier_from(self._tier)) is not None:
             if tier.number != self._tier:
                 self._enter(tier.number)
-            if self._level is None or waiting_lines.level_of(tier.number) == self._level:
-                return tier
-            self._enter(waiting_lines.tier_of_level(tier.number, self._level))
+            level = self._level
+            if level is not None and waiting_lines.level_of(tier.number) != level:
+                self._enter(waiting_lines.tier_of_level(tier.number, level))
+                continue
+            place = tier.after(self._looked_at, rows.mask)
+            if place is not None:
+                return place
+            self._enter(tier.number + 1)
         return None
 
     def _enter(self, tier: float) -> None:
         self._tier = tier
-        self._advances = None
         self._looked_at = _FRONT
-        self._open.clear()
-        self._given = self._giver = None
 
-    def _look_again(
-        self, tier: standings.Tier, rows: shape_index.ShapeRows, is_wanted: IsWanted
-    ) -> None:
-        """Look at standings that were moved past the place that was looked at."""
-        seen, self._advances = self._advances, tier.advances
-        if seen is None or seen == tier.advances:
+    def _look_again(self, rows: shape_index.ShapeRows, is_wanted: IsWanted) -> None:
+        """Look at what came, or came forward, since the last step."""
+        arrivals = self._order.arrivals
+        if arrivals.count == self._arrivals_seen:
             return
-        for standing in list(tier.advanced)[: -(tier.advances - seen) - 1 : -1]:
-            place = standing.place
-            if place is None or place > self._looked_at:
+        missed = arrivals.since(self._arrivals_seen)
+        self._arrivals_seen = arrivals.count
+        if missed is None:
+            self._begin()
+            return
+        level = self._level
+        for standing, item in missed:
+            if level is not None and waiting_lines.level_of(standing.tier) != level:
                 continue
-            if self._given is None or place[0] >= self._given[0]:
-                self._push(standing, rows, is_wanted)
+            if standing not in self._nexts:
+                place = standing.place
+                if place is not None and self._is_looked_at((standing.tier, *place[:3])):
+                    self._push(standing, _FRONT, rows, is_wanted)
+                continue
+            following = self._nexts[standing]
+            if item is None:
+                if following is not None:
+                    self._add(standing, following[2], following[3])
+            elif rows.flags[item[2]] and (following is None or item[:2] < following[2:4]):
+                self._add(standing, item[0], item[1])
+
+    def _is_looked_at(self, place: tuple[int, float, float, str]) -> bool:
+        """Say whether all standings up to a place were looked at."""
+        return place <= (self._tier, *self._looked_at)
 
     def _pop(
         self, rows: shape_index.ShapeRows, is_wanted: IsWanted
     ) -> waiting_lines.InPlace | None:
         """Return the nearest of all that were looked at, if it still is."""
-        share, asked_at, name, _, standing = heapq.heappop(self._open)
-        place = standing.place
-        if place is None or place[0] != share or self._is_passed(share, asked_at, name):
+        nearest = heapq.heappop(self._open)
+        _, share, asked_at, key, _, standing = nearest
+        if self._nexts[standing] is not nearest:
             return None
-        found = self._first((asked_at, name), standing, rows, is_wanted)
+        if share != standing.group.share:
+            self._add(standing, asked_at, key)
+            return None
+        found = self._first((asked_at, key), standing, rows, is_wanted)
         if found is None:
+            self._nexts[standing] = None
             return None
-        if found[1] != name:
-            self._add(share, found, standing)
+        if found[:2] != (asked_at, key):
+            self._add(standing, found[0], found[1])
             return None
-        self._given, self._giver = (share, asked_at, name), standing
+        self._given = nearest
         each: waiting_lines.InPlace = found[3]
         return each
 
-    def _is_passed(self, share: float, asked_at: float, key: str) -> bool:
-        return self._given is not None and (share, asked_at, key) <= self._given
-
     def _push(
-        self, standing: standings.Standing, rows: shape_index.ShapeRows, is_wanted: IsWanted
+        self,
+        standing: standings.Standing,
+        behind: tuple[Any, ...],
+        rows: shape_index.ShapeRows,
+        is_wanted: IsWanted,
     ) -> None:
-        """Note the first of a standing that was not passed yet."""
-        place = standing.place
-        if place is None or not standing.items:
-            return
-        share, given = place[0], self._given
-        behind: tuple[Any, ...] = _FRONT
-        if given is not None and given[0] == share:
-            behind = given[1], given[2] + "\0"
+        """Note the first of a standing behind a place in it."""
         found = self._first(behind, standing, rows, is_wanted)
-        if found is not None:
-            self._add(share, found, standing)
+        if found is None:
+            self._nexts[standing] = None
+        else:
+            self._add(standing, found[0], found[1])
 
-    def _add(self, share: float, item: standings.Item, standing: standings.Standing) -> None:
-        heapq.heappush(self._open, (share, item[0], item[1], next(self._numbers), standing))
+    def _add(self, standing: standings.Standing, asked_at: float, key: str) -> None:
+        following = (
+            standing.tier,
+            standing.group.share,
+            asked_at,
+            key,
+            next(self._numbers),
+            standing,
+        )
+        self._nexts[standing] = following
+        heapq.heappush(self._open, following)
 
     def _first(
         self,

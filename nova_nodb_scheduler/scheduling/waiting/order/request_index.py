@@ -81,16 +81,16 @@ class RequestIndex:
         """
         request = self._parts.share(request)
         entry = self.entries.get(request.key)
-        if entry is not None:
-            self.leave(entry)
         self.shapes.learn(request.needs)
         queue = self._queue(request)
         queue.requests += 1
         self._project(request.project_id).requests += 1
-        if entry is None:
-            entry = waiting_lines.Entry(request, queue)
-        else:
+        if entry is not None:
+            # Behind that, so that its queue stays the one that a walk may know.
+            self.leave(entry)
             entry.request, entry.queue = request, queue
+        else:
+            entry = waiting_lines.Entry(request, queue)
         self.entries[request.key] = entry
         return entry
 
@@ -248,8 +248,13 @@ class RequestIndex:
             if not self._rises or self._rises[0][0] > self._now:
                 break
             each = self._rises[0][2]
-            is_line = isinstance(each, waiting_lines.Line)
-            self._place(each, self._lines if is_line else self._elsewhere)
+            if not isinstance(each, waiting_lines.Line):
+                self._place(each, self._elsewhere)
+            elif each.level is None:
+                self._place(each, self._lines)
+            else:
+                entry = self.first_entry(each)
+                self.file(entry, entry.stage, self._now)
 
     def next_rise_at(self) -> float | None:
         """Return when the next line counts as a greater class."""
@@ -345,7 +350,7 @@ class RequestIndex:
     def _forget(self, line: waiting_lines.Line) -> None:
         queue, demand = line.queue, line.queue.demand
         demand.lines -= 1
-        del queue.lines[line.group, line.class_index, line.rank]
+        del queue.lines[line.group, line.class_index, line.rank, line.level]
 
     def _group(
         self, queue: waiting_lines.Queue, request: pending.PendingRequest
@@ -377,10 +382,13 @@ class RequestIndex:
         self, queue: waiting_lines.Queue, request: pending.PendingRequest, class_index: int
     ) -> waiting_lines.Line:
         group = self._group(queue, request)
-        key = (group, class_index, request.rank)
+        level = None
+        if self._is_strict:
+            level = self.settings.level(class_index, self._now - request.asked_at)
+        key = (group, class_index, request.rank, level)
         found = queue.lines.get(key)
         if found is None:
-            found = waiting_lines.Line(queue, group, class_index, request.rank)
+            found = waiting_lines.Line(queue, *key)
             queue.lines[key] = found
             queue.demand.lines += 1
         return found

@@ -63,6 +63,8 @@ class ShapeIndex:
         self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
         self._is_used = np.zeros(_FIRST_ROWS, np.bool_)
         self._needs: resource_axis.Vector = np.zeros((0, _FIRST_ROWS), np.int64)
+        #: None: it was not asked for since a row was given away or came back.
+        self._all: ShapeRows | None = None
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -85,6 +87,7 @@ class ShapeIndex:
         found = waiting_lines.Shape(needs, servers, row, is_exact=is_exact)
         self._by_key[needs, servers, is_exact] = found
         self.changes += 1
+        self._all = None
         self._is_used[row] = True
         self._needs[:, row] = self.axis.vector(needs)
         return found
@@ -92,6 +95,7 @@ class ShapeIndex:
     def leave(self, shape: waiting_lines.Shape) -> None:
         """Forget a shape of which no queue is left."""
         del self._by_key[shape.needs, shape.servers, shape.is_exact]
+        self._all = None
         self._is_used[shape.row] = False
         self._free_rows.append(shape.row)
 
@@ -104,8 +108,10 @@ class ShapeIndex:
             self._needs = np.concatenate([self._needs, more])
 
     def all(self) -> ShapeRows:
-        """Return all rows."""
-        return ShapeRows.of(self._is_used)
+        """Return all rows; whoever asks leaves none out."""
+        if self._all is None:
+            self._all = ShapeRows.of(self._is_used)
+        return self._all
 
     def only(self, shape: waiting_lines.Shape) -> ShapeRows:
         """Return the row of a shape."""

@@ -32,8 +32,8 @@ _Key: TypeAlias = tuple[Any, ...]
 #: Standings of a block when it is split; how few of two are made one.
 _LARGE, _SMALL = 64, 16
 
-#: Standings that a tier knows were moved to the front of where they stood.
-_MOST_ADVANCED = 64
+#: The last things that came, or came forward, that are known.
+_MOST_ARRIVALS = 64
 
 
 class ShareGroup:
@@ -54,15 +54,17 @@ class Standing:
     """What a share group has in one tier, by age.
 
     :ivar group: whose it is
+    :ivar tier: its number
     :ivar items: all of it
     :ivar mask: a bit for each row of which there are items
     :ivar place: among all of the tier; None: none was given yet
     """
 
-    __slots__ = ("_of_rows", "group", "items", "mask", "place")
+    __slots__ = ("_of_rows", "group", "items", "mask", "place", "tier")
 
-    def __init__(self, group: ShareGroup) -> None:
+    def __init__(self, group: ShareGroup, tier: int) -> None:
         self.group = group
+        self.tier = tier
         self.items: ordered_items.OrderedItems[Item] = ordered_items.OrderedItems()
         self.mask = 0
         self.place: Place | None = None
@@ -84,6 +86,32 @@ class Standing:
         if not self._of_rows[row]:
             del self._of_rows[row]
             self.mask &= ~(1 << row)
+
+
+class LastArrivals:
+    """What came into an order, or came forward in it, so that a way through it can look again.
+
+    :ivar count: how many there were
+    :ivar last: the last ones in turn: (standing, what came; None: all of it came forward)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: collections.deque[tuple[Standing, Item | None]] = collections.deque(
+            maxlen=_MOST_ARRIVALS
+        )
+
+    def note(self, standing: Standing, item: Item | None) -> None:
+        """Remember one."""
+        self.count += 1
+        self.last.append((standing, item))
+
+    def since(self, count: int) -> list[tuple[Standing, Item | None]] | None:
+        """Return those behind so many, in turn; None: they are not known any more."""
+        missed = self.count - count
+        if missed > len(self.last):
+            return None
+        return list(self.last)[len(self.last) - missed :]
 
 
 class _Block:
@@ -110,14 +138,12 @@ class _Block:
 class Tier:
     """Standings of one tier, by share and age.
 
-    :ivar advances: how often a standing was moved to the front of where it stood
-    :ivar advanced: the last ones, in turn
+    :ivar arrivals: of the order that it is of
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, arrivals: LastArrivals) -> None:
         self.number = number
-        self.advances = 0
-        self.advanced: collections.deque[Standing] = collections.deque(maxlen=_MOST_ADVANCED)
+        self.arrivals = arrivals
         self._blocks: list[_Block] = []
         #: The last place of each block.
         self._lasts: list[Place] = []
@@ -164,9 +190,6 @@ class Tier:
             self._remove(old)
         if first is not None and standing.place is not None:
             self._add(standing.place)
-            if old is not None and standing.place[:3] < old[:3]:
-                self.advances += 1
-                self.advanced.append(standing)
 
     def _add(self, place: Place) -> None:
         if not self._blocks:
@@ -204,22 +227,27 @@ class Tier:
 
 
 class Standings:
-    """Standings by tier; O(log n) each. Not safe for threads."""
+    """Standings by tier; O(log n) each. Not safe for threads.
+
+    :ivar arrivals: what came, or came forward
+    """
 
     def __init__(self) -> None:
+        self.arrivals = LastArrivals()
         self._tiers: sortedcontainers.SortedDict = sortedcontainers.SortedDict()
 
     def add(self, group: ShareGroup, number: int, item: Item) -> None:
         """Put an item into a tier."""
         tier = self._tiers.get(number)
         if tier is None:
-            tier = self._tiers[number] = Tier(number)
+            tier = self._tiers[number] = Tier(number, self.arrivals)
         standing = group.standings.get(tier)
         if standing is None:
-            standing = group.standings[tier] = Standing(group)
+            standing = group.standings[tier] = Standing(group, number)
         before = standing.mask
         standing.add(item)
         tier.put(standing, before)
+        self.arrivals.note(standing, item)
 
     def remove(self, group: ShareGroup, number: int, item: Item) -> None:
         """Take an item out of a tier."""
@@ -239,6 +267,7 @@ class Standings:
         standing.remove(old)
         standing.add(new)
         tier.put(standing, before)
+        self.arrivals.note(standing, new)
 
     def tier_from(self, number: float) -> Tier | None:
         """Return the first tier of a number or behind it; None: there is none."""
@@ -253,7 +282,10 @@ def reshare(group: ShareGroup, share: float) -> int:
     """
     if share == group.share:
         return 0
+    is_forward = share < group.share
     group.share = share
     for tier, standing in group.standings.items():
         tier.put(standing, standing.mask)
+        if is_forward:
+            tier.arrivals.note(standing, None)
     return len(group.standings)

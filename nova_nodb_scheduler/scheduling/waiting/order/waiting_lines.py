@@ -4,7 +4,8 @@
 ============ ========================================== ==================================
 what         requests of                                order within
 ============ ========================================== ==================================
-line         one queue, share group, class and rank     as asked
+line         one queue, share group, class and rank;    as asked
+             in strict order of one level, too
 queue        an equal digest, number of servers and     none
              needs: with equal chances at any moment
 demand       queues that ask for the same, whosever     none
@@ -16,7 +17,9 @@ standing     one share group and tier                   lines as their firsts as
 ============ ========================================== ==================================
 
 Of a line nobody but the first has to be looked at: all behind it have the same share,
-are younger, and count as no greater a class.
+are younger, and count as no greater a class. In strict order somebody is the first of each
+class that any count as, though an older one with equal chances has risen to a greater one
+and stands there, or rests; so whoever rises goes to another line.
 
 No share orders anything within a standing. So a share that changes moves the few standings of
 its group, one for each class that it waits in, however many requests, flavors and queues are
@@ -127,7 +130,7 @@ class Demand:
 class Queue:
     """Requests with equal chances.
 
-    :ivar lines: by share group, class and rank
+    :ivar lines: by share group, class, rank and level, see :class:`Line`
     :ivar requests: how many there are, in any stage; 0: it may be forgotten
     :ivar ready: how many of them stand in lines
     :ivar elsewhere: those that are parked and stand in none, by (tier, asked_at, key)
@@ -155,7 +158,7 @@ class Queue:
         self.servers = servers
         self.demand = demand
         self.shape = demand.shape
-        self.lines: dict[tuple[standings.ShareGroup, int, int], Line] = {}
+        self.lines: dict[tuple[standings.ShareGroup, int, int, int | None], Line] = {}
         self.elsewhere: ordered_items.OrderedItems[tuple[int, float, str]] | None = None
         self.first_elsewhere: FirstElsewhere | None = None
         self.requests = 0
@@ -212,22 +215,42 @@ class InPlace:
     def count_as(self, settings: queue_settings.QueueSettings, asked_at: float, now: float) -> int:
         """Return the level that what was asked for at a time counts as; note when it rises."""
         level = settings.level(self.class_index, now - asked_at)
+        self._note_rise(settings, asked_at, level)
+        return level
+
+    def _note_rise(
+        self, settings: queue_settings.QueueSettings, asked_at: float, level: int
+    ) -> None:
         self.rises_at = math.inf
         if level + 1 < len(settings.classes):
             self.rises_at = asked_at + settings.seconds_to_level(self.class_index, level + 1)
-        return level
 
 
 class Line(InPlace):
-    """Requests of one queue, share group, class and rank: first come, first served."""
+    """Requests of one queue, share group, class and rank: first come, first served.
 
-    __slots__ = ("requests",)
+    :ivar level: as which all of them count; None: the first as its age says, others as no more
+    """
+
+    __slots__ = ("level", "requests")
 
     def __init__(
-        self, queue: Queue, group: standings.ShareGroup, class_index: int, rank: int
+        self,
+        queue: Queue,
+        group: standings.ShareGroup,
+        class_index: int,
+        rank: int,
+        level: int | None = None,
     ) -> None:
         super().__init__(queue, group, class_index, rank)
+        self.level = level
         self.requests: ordered_items.OrderedItems[tuple[float, str]] = ordered_items.OrderedItems()
+
+    def count_as(self, settings: queue_settings.QueueSettings, asked_at: float, now: float) -> int:
+        if self.level is None:
+            return super().count_as(settings, asked_at, now)
+        self._note_rise(settings, asked_at, self.level)
+        return self.level
 
     def head(self) -> tuple[float, str] | None:
         return self.requests.first()

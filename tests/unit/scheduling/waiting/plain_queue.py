@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -11,6 +12,9 @@ from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import backlog, queue_settings
 
 WAITING = pending.PendingState.WAITING
+
+#: A key, the attempt, and the hosts that it may be helped by.
+Asked: TypeAlias = tuple[str, int, list[str]]
 
 
 @attrs.define
@@ -180,63 +184,17 @@ class PlainQueue:
         before: Mapping[str, Mapping[str, int]] | None,
         now: float,
         answer: Callable[[pending.PendingRequest, list[str]], str],
-    ) -> list[tuple[str, int, list[str]]]:
+    ) -> list[Asked]:
         """Return who was asked, for which attempt, with which hosts.
 
         :param answer: granted | left | refused | lost; the first host is taken for all servers
         """
-
-        def uncharged(
-            rooms: Mapping[str, Mapping[str, int]],
-        ) -> dict[str, dict[str, int]]:
-            return {
-                host: {name: rooms[host][name] - self.charged(host, name) for name in rooms[host]}
-                for host in hosts
-            }
-
-        free = uncharged(after)
-        was = None if before is None else uncharged(before)
-        holders = {host: self.holder(host, now) for host in hosts}
-
-        def slots(room: Mapping[str, int], request: pending.PendingRequest) -> int:
-            most = [room.get(n, 0) // amount for n, amount in request.needs.items() if amount]
-            return max(0, min([len(request.servers), *most]))
-
-        def helped(request: pending.PendingRequest) -> list[str]:
-            found = []
-            for host in hosts:
-                if holders[host] is not None:
-                    is_helped = holders[host] == request.key and slots(free[host], request) > 0
-                else:
-                    old = 0 if was is None else slots(was[host], request)
-                    is_helped = slots(free[host], request) > old
-                if is_helped:
-                    found.append(host)
-            return found
-
+        walk = PlainWalk(self, hosts, after, before, now)
         asked = []
-        refused: set[object] = set()
-        first = [key for key in holders.values() if key is not None]
-        first.sort(key=lambda key: self.order(self.known[key].request, now))
-        while True:
-            chosen = None if self.is_strict else self._holder(first, now, helped, refused)
-            chosen = chosen or self._next(now, helped, refused)
-            if chosen is None:
-                return asked
-            request = chosen.request
-            found = helped(request)
-            asked.append((request.key, chosen.attempt + 1, found))
-            said = answer(request, found)
-            if said == "refused":
-                refused.add(self.level(request, now) if self.is_strict else queue(request))
-            elif said == "lost":
-                chosen.here, chosen.until = "lost", now + self.settings.lease_seconds
-            else:
-                self.take(chosen, said, [found[0]] * len(request.servers), now)
-                for name, amount in request.needs.items():
-                    free[found[0]][name] = free[found[0]].get(name, 0) - amount * len(
-                        request.servers
-                    )
+        while (each := walk.next(now)) is not None:
+            asked.append(each)
+            walk.answer(answer(self.known[each[0]].request, each[2]), now)
+        return asked
 
     def take(self, known: Known, said: str, hosts: Iterable[str], now: float) -> None:
         known.here, known.until = said, now + 50.0
@@ -246,36 +204,111 @@ class PlainQueue:
             counted[host] = counted.get(host, 0) + 1
         known.charge = known.attempt, counted
 
-    def _holder(
+
+class PlainWalk:
+    """One way through all, of which every step begins anew at the front.
+
+    :param after: by host and resource class; ``before`` alike
+    """
+
+    def __init__(
         self,
-        first: list[str],
+        plain: PlainQueue,
+        hosts: Sequence[str],
+        after: Mapping[str, Mapping[str, int]],
+        before: Mapping[str, Mapping[str, int]] | None,
         now: float,
-        helped: Callable[[pending.PendingRequest], list[str]],
-        refused: set[object],
-    ) -> Known | None:
-        while first:
-            known = self.known[first.pop(0)]
-            if self.is_ready(known, now):
-                if helped(known.request):
+    ) -> None:
+        self._plain = plain
+        self._began_at = now
+        self._hosts = hosts
+        self._free = self._uncharged(after)
+        self._was = None if before is None else self._uncharged(before)
+        self._holds = {host: plain.holder(host, now) for host in hosts}
+        self._first = [key for key in self._holds.values() if key is not None]
+        self._first.sort(key=lambda key: plain.order(plain.known[key].request, now))
+        self._refused: set[object] = set()
+        #: Who was asked, by which record, of which group, and by which hosts it may be helped.
+        self._asked: tuple[Known, pending.PendingRequest, object, list[str]] | None = None
+
+    def next(self, now: float) -> Asked | None:
+        """Return who is asked next."""
+        chosen = None if self._plain.is_strict else self._holder(now)
+        chosen = chosen or self._next(now)
+        if chosen is None:
+            return None
+        found = self._helped(chosen.request)
+        self._asked = chosen, chosen.request, self._group(chosen.request, now), found
+        return chosen.request.key, chosen.attempt + 1, found
+
+    def answer(self, said: str, now: float) -> None:
+        """Do what the answer says, unless its record is another one by now."""
+        assert self._asked is not None
+        chosen, request, group, found = self._asked
+        is_same = self._plain.known.get(request.key) is chosen and chosen.request is request
+        if said == "refused":
+            self._refused.add(group)
+        elif said == "lost":
+            if is_same:
+                chosen.here = "lost"
+                chosen.until = self._began_at + self._plain.settings.lease_seconds
+        else:
+            if is_same:
+                self._plain.take(chosen, said, [found[0]] * len(request.servers), now)
+            room = self._free[found[0]]
+            for name, amount in request.needs.items():
+                room[name] = room.get(name, 0) - amount * len(request.servers)
+
+    def _group(self, request: pending.PendingRequest, now: float) -> object:
+        return self._plain.level(request, now) if self._plain.is_strict else queue(request)
+
+    def _holder(self, now: float) -> Known | None:
+        while self._first:
+            known = self._plain.known.get(self._first.pop(0))
+            if known is not None and self._plain.is_ready(known, now):
+                if self._helped(known.request):
                     return known
-                refused.add(queue(known.request))
+                self._refused.add(queue(known.request))
         return None
 
-    def _next(
-        self,
-        now: float,
-        helped: Callable[[pending.PendingRequest], list[str]],
-        refused: set[object],
-    ) -> Known | None:
-        lines = [each for each in self.known.values() if self.is_in_line(each, now)]
-        for each in sorted(lines, key=lambda each: self.order(each.request, now)):
-            group = self.level(each.request, now) if self.is_strict else queue(each.request)
-            if group in refused:
+    def _next(self, now: float) -> Known | None:
+        plain = self._plain
+        lines = [each for each in plain.known.values() if plain.is_in_line(each, now)]
+        for each in sorted(lines, key=lambda each: plain.order(each.request, now)):
+            group = self._group(each.request, now)
+            if group in self._refused:
                 continue
-            if self.is_ready(each, now) and helped(each.request):
+            if plain.is_ready(each, now) and self._helped(each.request):
                 return each
-            refused.add(group)
+            self._refused.add(group)
         return None
+
+    def _helped(self, request: pending.PendingRequest) -> list[str]:
+        found = []
+        for host in self._hosts:
+            if self._holds[host] is not None:
+                is_helped = self._holds[host] == request.key and slots(self._free[host], request)
+            else:
+                old = 0 if self._was is None else slots(self._was[host], request)
+                is_helped = slots(self._free[host], request) > old
+            if is_helped:
+                found.append(host)
+        return found
+
+    def _uncharged(self, rooms: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+        return {
+            host: {
+                name: amount - self._plain.charged(host, name)
+                for name, amount in rooms[host].items()
+            }
+            for host in self._hosts
+        }
+
+
+def slots(room: Mapping[str, int], request: pending.PendingRequest) -> int:
+    """Return how many servers of a request some room takes, of those that it has."""
+    most = [room.get(name, 0) // amount for name, amount in request.needs.items() if amount]
+    return max(0, min([len(request.servers), *most]))
 
 
 def queue(request: pending.PendingRequest) -> tuple[object, ...]:

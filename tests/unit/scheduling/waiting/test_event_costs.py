@@ -9,10 +9,12 @@ from types import FrameType
 from typing import Any
 
 import attrs
+import immutables
 import testtools
 
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.scheduling.waiting import queue_settings, wait_queues
+from nova_nodb_scheduler.scheduling.waiting.order import shape_index
 from tests.unit.scheduling.waiting import samples
 
 FEW, MANY = 10, 600
@@ -232,3 +234,14 @@ class ClassesTest(testtools.TestCase):
     def test_the_first_of_a_class_is_found_without_a_look_at_each_other_one(self):
         few, many = self.newcomer_of_the_least(FEW), self.newcomer_of_the_least(100)
         self.assertLess(many, few + SLACK)
+
+    def test_rows_of_all_shapes_are_made_once_for_all_classes(self):
+        shapes = shape_index.ShapeIndex()
+        shapes.enter(immutables.Map({"VCPU": 1}), 1)
+        rows = shapes.all()
+        self.assertIs(rows, shapes.all())
+
+        shape = shapes.enter(immutables.Map({"VCPU": 2}), 1)
+        self.assertEqual(0b11, shapes.all().mask)
+        shapes.leave(shape)
+        self.assertEqual(0b01, shapes.all().mask)

@@ -147,6 +147,31 @@ class StandingsTest(testtools.TestCase):
                         rows.drop(row)
                         are_in[row] = False
 
+    @settings(deadline=None, max_examples=EXAMPLES, derandomize=not IS_LONG)
+    @given(st.integers(0, 2**32), st.sampled_from([3, 40]), st.sampled_from([1, 3, 100]))
+    def test_whatever_changes_meanwhile_the_first_that_was_not_given_is(self, seed, groups, most):
+        chance = random.Random(seed)
+        both = Both(chance, groups, 3 * groups)
+        rows, are_in = self.rows(chance)
+        level = chance.choice([None, None, 0, 1])
+        # Those that were given, by what they were then: who is put anew is given again.
+        passed = set()
+        reader = order_reader.OrderReader(both.order, level=level)
+        for _ in range(60):
+            thing = reader.next(rows, lambda thing: thing.item not in passed)
+            left = [
+                each
+                for each in both.things
+                if are_in[each.item[2]]
+                and each.item not in passed
+                and (level is None or -each.tier % 65536 == level)
+            ]
+            self.assertIs(min(left, key=Thing.key, default=None), thing)
+            if thing is not None:
+                passed.add(thing.item)
+            for _ in range(chance.randrange(most + 1)):
+                both.change()
+
     def test_a_share_moves_one_standing_a_tier_however_many_things_there_are(self):
         order = standings.Standings()
         group = standings.ShareGroup(0.0)
