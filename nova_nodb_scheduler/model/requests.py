@@ -77,7 +77,8 @@ class Destination:
     allow_cross_cell_move: bool = False
 
 
-@attrs.frozen
+# Each decision looks for it, and a map's hash is that of all that it holds.
+@attrs.frozen(cache_hash=True)
 class CandidateQuery:
     """The unsuffixed request group that Placement would be asked for.
 
