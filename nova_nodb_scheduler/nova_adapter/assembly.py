@@ -454,6 +454,7 @@ class Plugin:
                 max_dirty_records=options.max_dirty_records,
                 service_down_time_seconds=float(self.conf.service_down_time),
                 place_bound_seconds=self._place_bound_seconds(),
+                reporter_bound_seconds=options.reporter_bound_seconds,
             ),
             heartbeats=heartbeats,
         )

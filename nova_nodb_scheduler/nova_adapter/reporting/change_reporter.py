@@ -63,6 +63,8 @@ class ReporterOptions:
     batch_records: int = 500
     #: How long one of Nova's threads waits for its record; 0: never.
     place_bound_seconds: float = 0.0
+    #: How long its thread may rest and still speak for what was written meanwhile.
+    reporter_bound_seconds: float = float("inf")
 
 
 @attrs.frozen
@@ -164,6 +166,9 @@ class ChangeReporter:
         self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
+        self._turned_at = float("inf")
+        #: When no heartbeat waited any more; None before the first beat.
+        self._all_told_at: float | None = None
         self._published = self._refused = self._failed_flushes = 0
         self._version = self._beat_number = self._late_places = 0
 
@@ -331,6 +336,7 @@ class ChangeReporter:
 
     def _turn(self) -> None:
         with self._flush_lock:
+            self._note_pause()
             if self.journal is not None and self.identity is not None:
                 # Before any I/O: what waits for a back end that is away waits within its bounds.
                 self._fill_journal(self.journal)
@@ -359,11 +365,24 @@ class ChangeReporter:
         if not self._opened:
             self._synchronizer.open()
             self.identity = self._identify()
-            if self._since is None:
-                # Marks are taken since an earlier moment: all that is written
-                # from now on is reported here.
-                self._since = self._synchronizer.now_seconds()
             self._opened = True
+        if self._since is None:
+            # Marks are taken since an earlier moment: all that is written
+            # from now on is reported here.
+            self._since = self._synchronizer.now_seconds()
+
+    def _note_pause(self) -> None:
+        """Begin anew behind a standstill in which this process was taken for gone."""
+        # What is missing shows by the next heartbeat that is reported here, and meanwhile none
+        # was: a process that is cut off and forgotten may have heard a host for longer than its
+        # down time. One that only could not reach the back end has heard all the while.
+        before, self._turned_at = self._turned_at, self._clock()
+        if self._turned_at - before > self._options.reporter_bound_seconds:
+            LOG.warning(
+                "The reporter stood still for %(seconds).0f s; what it guards is swept.",
+                {"seconds": self._turned_at - before},
+            )
+            self._since = None
 
     def _note_lost(self) -> None:
         """Have scopes swept whose names were forgotten, and say so in each beat until then."""
@@ -448,15 +467,16 @@ class ChangeReporter:
             self._fill_journal(self.journal)
             self._flush_journal(self.journal)
         heartbeats = self._dirty.take_heartbeats()
-        if not heartbeats:
-            return
-        try:
-            version, lost = self._rows.publish_heartbeats(heartbeats)
-        except BaseException:
-            self._dirty.return_heartbeats(heartbeats)
-            raise
-        self._dirty.return_heartbeats(lost)
-        self._version = max(self._version, version)
+        if heartbeats:
+            try:
+                version, lost = self._rows.publish_heartbeats(heartbeats)
+            except BaseException:
+                self._dirty.return_heartbeats(heartbeats)
+                raise
+            self._dirty.return_heartbeats(lost)
+            self._version = max(self._version, version)
+        if self.journal is None or not self.journal.waiting:
+            self._all_told_at = now
 
     def _fill_journal(self, journal: journal_writer.JournalWriter) -> None:
         """Hand heartbeats to the journal; those that it is not for stay. No I/O."""
@@ -485,6 +505,9 @@ class ChangeReporter:
         self._forget_swept()
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds()
+        if self.journal is not None and (seconds := self._held_up_seconds(self.journal)):
+            cell = self.journal.cell
+            ages[cell] = max(seconds, ages.get(cell, 0.0))
         for scope in self.unsettled():
             ages[scope] = max(UNSETTLED_SECONDS, ages.get(scope, 0.0))
         ages.update(dict.fromkeys(self._lost, LOST_SECONDS))
@@ -521,6 +544,18 @@ class ChangeReporter:
         except Exception:
             # What reads a record of others must not hold up what this process reports.
             LOG.exception("A mode could not be looked at.")
+
+    def _held_up_seconds(self, journal: journal_writer.JournalWriter) -> float:
+        """Return for how long heartbeats wait that should long have been told; 0 for none.
+
+        For it is not known where they go, or the ring has no room. Their services look as if
+        they were silent.
+        """
+        now = self._clock()
+        if self._all_told_at is None or not (journal.waiting or self._dirty.beats_waiting()):
+            self._all_told_at = now
+        seconds = now - self._all_told_at
+        return seconds if seconds > 2 * self._options.heartbeat_flush_interval_seconds else 0.0
 
     def _lateness(self, ages: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
         """Return what a beat says of how old changes are that wait, by scope."""
