@@ -39,6 +39,7 @@ from nova_nodb_scheduler.nova_adapter.liveness import (
     heartbeat_reader,
     heartbeat_writer,
     service_heartbeats,
+    standstill_watch,
 )
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
@@ -460,6 +461,8 @@ class Plugin:
         )
         made.more_facts = self._facts
         made.on_beat = self._look_at_modes
+        if role == "conductor":
+            made.standstills = standstill_watch.StandstillWatch()
         if heartbeats:
             made.make_company = self._exporting(made, role, cell)
         return made

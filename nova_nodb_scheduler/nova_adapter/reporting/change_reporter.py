@@ -29,7 +29,7 @@ import prometheus_client
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
+from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats, standstill_watch
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_module
 from nova_nodb_scheduler.nova_adapter.reporting import journal_writer, row_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
@@ -63,7 +63,7 @@ class ReporterOptions:
     batch_records: int = 500
     #: How long one of Nova's threads waits for its record; 0: never.
     place_bound_seconds: float = 0.0
-    #: How long its thread may rest and still speak for what was written meanwhile.
+    #: How long its process may stand still and still speak for what was written meanwhile.
     reporter_bound_seconds: float = float("inf")
 
 
@@ -138,6 +138,8 @@ class ChangeReporter:
     unsettled: Callable[[], Collection[str]] = attrs.field(init=False, default=tuple)
     #: What writes heartbeats to a journal; None where all go to their services' records.
     journal: journal_writer.JournalWriter | None = attrs.field(init=False, default=None)
+    #: Tells standstills of a process that hears heartbeats; None where none comes.
+    standstills: standstill_watch.StandstillWatch | None = attrs.field(init=False, default=None)
     #: Makes what runs in the process as long as the flushing thread; None for nothing.
     make_company: Callable[[], ReporterExport] | None = attrs.field(init=False, default=None)
     _company: ReporterExport | None = attrs.field(init=False, default=None)
@@ -166,7 +168,8 @@ class ChangeReporter:
         self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
-        self._turned_at = float("inf")
+        #: The back end's time and this process's, when they were held against each other last.
+        self._times: tuple[float, float] | None = None
         #: When no heartbeat waited any more; None before the first beat.
         self._all_told_at: float | None = None
         self._published = self._refused = self._failed_flushes = 0
@@ -238,6 +241,8 @@ class ChangeReporter:
                 return
             self._stop = threading.Event()
             self._opened = False
+            if self.standstills is not None:
+                self.standstills.start()
             thread = threading.Thread(target=self._run, name="nodb-reporter", daemon=True)
             thread.start()
             # Only now: a thread that could not start is tried again by the next mark.
@@ -260,6 +265,8 @@ class ChangeReporter:
         company, self._company = self._company, None
         if company is not None:
             company.stop()
+        if self.standstills is not None:
+            self.standstills.stop()
         self._pid = None
         left = len(self._dirty)
         if thread.is_alive() or left:
@@ -336,7 +343,6 @@ class ChangeReporter:
 
     def _turn(self) -> None:
         with self._flush_lock:
-            self._note_pause()
             if self.journal is not None and self.identity is not None:
                 # Before any I/O: what waits for a back end that is away waits within its bounds.
                 self._fill_journal(self.journal)
@@ -371,18 +377,32 @@ class ChangeReporter:
             # from now on is reported here.
             self._since = self._synchronizer.now_seconds()
 
-    def _note_pause(self) -> None:
-        """Begin anew behind a standstill in which this process was taken for gone."""
-        # What is missing shows by the next heartbeat that is reported here, and meanwhile none
-        # was: a process that is cut off and forgotten may have heard a host for longer than its
-        # down time. One that only could not reach the back end has heard all the while.
-        before, self._turned_at = self._turned_at, self._clock()
-        if self._turned_at - before > self._options.reporter_bound_seconds:
+    def _note_standstill(self, now_there: float) -> None:
+        """Begin anew behind a standstill in which this process was taken for gone.
+
+        A heartbeat that nobody reported shows by the next one that is reported here, and
+        meanwhile none was: a process that is cut off and forgotten may have heard a host for
+        longer than its down time. One whose reporter hung, or could not reach the back end, has
+        heard all the while, and tells it before its beat.
+
+        :param now_there: the time that the beat says
+        """
+        if self.standstills is None:
+            return
+        now = self._clock()
+        seconds = self.standstills.take_longest()
+        if self._times is not None:
+            # A paused machine's clock stands still with it, and the back end's goes on.
+            there, here = self._times
+            seconds = max(seconds, (now_there - there) - (now - here))
+        self._times = now_there, now
+        if seconds > self._options.reporter_bound_seconds:
             LOG.warning(
-                "The reporter stood still for %(seconds).0f s; what it guards is swept.",
-                {"seconds": self._turned_at - before},
+                "This process stood still for %(seconds).0f s; what it guards is swept.",
+                {"seconds": seconds},
             )
             self._since = None
+            self._open()
 
     def _note_lost(self) -> None:
         """Have scopes swept whose names were forgotten, and say so in each beat until then."""
@@ -503,6 +523,9 @@ class ChangeReporter:
             self._unnamed.update(dict.fromkeys(self._unnamed_unsaid, now_seconds))
             self._unnamed_unsaid.clear()
         self._forget_swept()
+        now_there = self._synchronizer.now_seconds()
+        # What is said below is younger: of a hang or a standstill behind it the beat is old.
+        self._note_standstill(now_there)
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds()
         if self.journal is not None and (seconds := self._held_up_seconds(self.journal)):
@@ -511,7 +534,6 @@ class ChangeReporter:
         for scope in self.unsettled():
             ages[scope] = max(UNSETTLED_SECONDS, ages.get(scope, 0.0))
         ages.update(dict.fromkeys(self._lost, LOST_SECONDS))
-        now_there = self._synchronizer.now_seconds()
         state: Mapping[str, Any] = {
             "cell": identity.cell,
             "guards": list(identity.guards),

@@ -44,6 +44,8 @@ class SweepTest(test_journaled_heartbeats.JournalCase):
         self.service_one = self.service(cloud.CELL1, "h1")
         self.duty = self.made_duty()
         self.conductor = self.journaling()
+        own = self.conductor._clock
+        self.conductor._clock = lambda: own() + self.skew_seconds
         self.conductor.unsettled = self.duty.behind
         self.conductor.more_facts = lambda: {"journals": True}
 
