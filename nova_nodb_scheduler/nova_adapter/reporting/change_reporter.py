@@ -528,9 +528,9 @@ class ChangeReporter:
         self._note_standstill(now_there)
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds()
-        if self.journal is not None and (seconds := self._held_up_seconds(self.journal)):
-            cell = self.journal.cell
-            ages[cell] = max(seconds, ages.get(cell, 0.0))
+        if seconds := self._held_up_seconds():
+            for scope in identity.guards:
+                ages[scope] = max(seconds, ages.get(scope, 0.0))
         for scope in self.unsettled():
             ages[scope] = max(UNSETTLED_SECONDS, ages.get(scope, 0.0))
         ages.update(dict.fromkeys(self._lost, LOST_SECONDS))
@@ -567,14 +567,15 @@ class ChangeReporter:
             # What reads a record of others must not hold up what this process reports.
             LOG.exception("A mode could not be looked at.")
 
-    def _held_up_seconds(self, journal: journal_writer.JournalWriter) -> float:
+    def _held_up_seconds(self) -> float:
         """Return for how long heartbeats wait that should long have been told; 0 for none.
 
-        For it is not known where they go, or the ring has no room. Their services look as if
-        they were silent.
+        For this thread hung behind their flush, it is not known where they go, or the ring has
+        no room. Their services look as if they were silent.
         """
         now = self._clock()
-        if self._all_told_at is None or not (journal.waiting or self._dirty.beats_waiting()):
+        waits = self._dirty.beats_waiting() or (self.journal is not None and self.journal.waiting)
+        if self._all_told_at is None or not waits:
             self._all_told_at = now
         seconds = now - self._all_told_at
         return seconds if seconds > 2 * self._options.heartbeat_flush_interval_seconds else 0.0

@@ -510,7 +510,7 @@ class StandstillTest(World):
         self.until(self.proved, 60, self.dice)
         cut_off, other = self._forget_one()
         since = other.reporter._since
-        for name in ("_flush_records", "_flush_heartbeats"):
+        for name in ("_flush_records", "_flush_heartbeats", "_forget_swept"):
             with self.subTest(behind=name):
 
                 def passes() -> None:
