@@ -39,6 +39,7 @@ from nova_nodb_scheduler.nova_adapter.liveness import (
     heartbeat_reader,
     heartbeat_writer,
     service_heartbeats,
+    standstill_watch,
 )
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
@@ -454,11 +455,14 @@ class Plugin:
                 max_dirty_records=options.max_dirty_records,
                 service_down_time_seconds=float(self.conf.service_down_time),
                 place_bound_seconds=self._place_bound_seconds(),
+                reporter_bound_seconds=options.reporter_bound_seconds,
             ),
             heartbeats=heartbeats,
         )
         made.more_facts = self._facts
         made.on_beat = self._look_at_modes
+        if role == "conductor":
+            made.standstills = standstill_watch.StandstillWatch()
         if heartbeats:
             made.make_company = self._exporting(made, role, cell)
         return made

@@ -266,6 +266,22 @@ class NamespaceView:
             ]
         )
 
+    def numbers(self, key: str, *names: str) -> tuple[Any, ...]:
+        """Return what stands in some columns of numbers of a record.
+
+        Only of columns that stand beside the digests.
+
+        :raises KeyError: no such column, or no such record
+        """
+        row = self._rows.get(key)
+        if row is None:
+            raise KeyError(key)
+        number, offset = divmod(row, record_chunks.CHUNK_ROWS)
+        arrays = self._chunks[number].arrays
+        return tuple(
+            [arrays[position].item(offset) for position in map(self._layout.column_position, names)]
+        )
+
     def row_keys(self) -> tuple[str, ...]:
         """Return the keys in the order of the rows of :meth:`column`."""
         if self._row_keys is None:

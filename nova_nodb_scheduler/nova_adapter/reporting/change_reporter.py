@@ -29,7 +29,7 @@ import prometheus_client
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
+from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats, standstill_watch
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_module
 from nova_nodb_scheduler.nova_adapter.reporting import journal_writer, row_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
@@ -63,6 +63,8 @@ class ReporterOptions:
     batch_records: int = 500
     #: How long one of Nova's threads waits for its record; 0: never.
     place_bound_seconds: float = 0.0
+    #: How long its process may stand still and still speak for what was written meanwhile.
+    reporter_bound_seconds: float = float("inf")
 
 
 @attrs.frozen
@@ -136,6 +138,8 @@ class ChangeReporter:
     unsettled: Callable[[], Collection[str]] = attrs.field(init=False, default=tuple)
     #: What writes heartbeats to a journal; None where all go to their services' records.
     journal: journal_writer.JournalWriter | None = attrs.field(init=False, default=None)
+    #: Tells standstills of a process that hears heartbeats; None where none comes.
+    standstills: standstill_watch.StandstillWatch | None = attrs.field(init=False, default=None)
     #: Makes what runs in the process as long as the flushing thread; None for nothing.
     make_company: Callable[[], ReporterExport] | None = attrs.field(init=False, default=None)
     _company: ReporterExport | None = attrs.field(init=False, default=None)
@@ -164,6 +168,10 @@ class ChangeReporter:
         self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
+        #: The back end's time and this process's, when they were held against each other last.
+        self._times: tuple[float, float] | None = None
+        #: When no heartbeat waited any more; None before the first beat.
+        self._all_told_at: float | None = None
         self._published = self._refused = self._failed_flushes = 0
         self._version = self._beat_number = self._late_places = 0
 
@@ -233,6 +241,8 @@ class ChangeReporter:
                 return
             self._stop = threading.Event()
             self._opened = False
+            if self.standstills is not None:
+                self.standstills.start()
             thread = threading.Thread(target=self._run, name="nodb-reporter", daemon=True)
             thread.start()
             # Only now: a thread that could not start is tried again by the next mark.
@@ -255,6 +265,8 @@ class ChangeReporter:
         company, self._company = self._company, None
         if company is not None:
             company.stop()
+        if self.standstills is not None:
+            self.standstills.stop()
         self._pid = None
         left = len(self._dirty)
         if thread.is_alive() or left:
@@ -359,11 +371,38 @@ class ChangeReporter:
         if not self._opened:
             self._synchronizer.open()
             self.identity = self._identify()
-            if self._since is None:
-                # Marks are taken since an earlier moment: all that is written
-                # from now on is reported here.
-                self._since = self._synchronizer.now_seconds()
             self._opened = True
+        if self._since is None:
+            # Marks are taken since an earlier moment: all that is written
+            # from now on is reported here.
+            self._since = self._synchronizer.now_seconds()
+
+    def _note_standstill(self, now_there: float) -> None:
+        """Begin anew behind a standstill in which this process was taken for gone.
+
+        A heartbeat that nobody reported shows by the next one that is reported here, and
+        meanwhile none was: a process that is cut off and forgotten may have heard a host for
+        longer than its down time. One whose reporter hung, or could not reach the back end, has
+        heard all the while, and tells it before its beat.
+
+        :param now_there: the time that the beat says
+        """
+        if self.standstills is None:
+            return
+        now = self._clock()
+        seconds = self.standstills.take_longest()
+        if self._times is not None:
+            # A paused machine's clock stands still with it, and the back end's goes on.
+            there, here = self._times
+            seconds = max(seconds, (now_there - there) - (now - here))
+        self._times = now_there, now
+        if seconds > self._options.reporter_bound_seconds:
+            LOG.warning(
+                "This process stood still for %(seconds).0f s; what it guards is swept.",
+                {"seconds": seconds},
+            )
+            self._since = None
+            self._open()
 
     def _note_lost(self) -> None:
         """Have scopes swept whose names were forgotten, and say so in each beat until then."""
@@ -448,15 +487,16 @@ class ChangeReporter:
             self._fill_journal(self.journal)
             self._flush_journal(self.journal)
         heartbeats = self._dirty.take_heartbeats()
-        if not heartbeats:
-            return
-        try:
-            version, lost = self._rows.publish_heartbeats(heartbeats)
-        except BaseException:
-            self._dirty.return_heartbeats(heartbeats)
-            raise
-        self._dirty.return_heartbeats(lost)
-        self._version = max(self._version, version)
+        if heartbeats:
+            try:
+                version, lost = self._rows.publish_heartbeats(heartbeats)
+            except BaseException:
+                self._dirty.return_heartbeats(heartbeats)
+                raise
+            self._dirty.return_heartbeats(lost)
+            self._version = max(self._version, version)
+        if self.journal is None or not self.journal.waiting:
+            self._all_told_at = now
 
     def _fill_journal(self, journal: journal_writer.JournalWriter) -> None:
         """Hand heartbeats to the journal; those that it is not for stay. No I/O."""
@@ -483,12 +523,17 @@ class ChangeReporter:
             self._unnamed.update(dict.fromkeys(self._unnamed_unsaid, now_seconds))
             self._unnamed_unsaid.clear()
         self._forget_swept()
+        now_there = self._synchronizer.now_seconds()
+        # What is said below is younger: of a hang or a standstill behind it the beat is old.
+        self._note_standstill(now_there)
         # JSON has no infinity: a scope that lost names is as old as can be.
         ages = self._dirty.ages_seconds()
+        if seconds := self._held_up_seconds():
+            for scope in identity.guards:
+                ages[scope] = max(seconds, ages.get(scope, 0.0))
         for scope in self.unsettled():
             ages[scope] = max(UNSETTLED_SECONDS, ages.get(scope, 0.0))
         ages.update(dict.fromkeys(self._lost, LOST_SECONDS))
-        now_there = self._synchronizer.now_seconds()
         state: Mapping[str, Any] = {
             "cell": identity.cell,
             "guards": list(identity.guards),
@@ -521,6 +566,19 @@ class ChangeReporter:
         except Exception:
             # What reads a record of others must not hold up what this process reports.
             LOG.exception("A mode could not be looked at.")
+
+    def _held_up_seconds(self) -> float:
+        """Return for how long heartbeats wait that should long have been told; 0 for none.
+
+        For this thread hung behind their flush, it is not known where they go, or the ring has
+        no room. Their services look as if they were silent.
+        """
+        now = self._clock()
+        waits = self._dirty.beats_waiting() or (self.journal is not None and self.journal.waiting)
+        if self._all_told_at is None or not waits:
+            self._all_told_at = now
+        seconds = now - self._all_told_at
+        return seconds if seconds > 2 * self._options.heartbeat_flush_interval_seconds else 0.0
 
     def _lateness(self, ages: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
         """Return what a beat says of how old changes are that wait, by scope."""

@@ -69,20 +69,17 @@ class JournalWatch:
         self._make_follower = make_follower
         self._clock = clock
         self._held: _Held | None = None
-        self._has_looked = False
         #: By slot, its revision and since when it is seen to have it.
         self._unchanged: dict[str, tuple[int, float]] = {}
 
     def holds_some(self) -> bool:
-        """Tell whether there were journals when it looked last; the first call looks.
+        """Tell whether there are journals; where there were none at the last look, it looks.
+
+        Whoever wrote one may be gone and forgotten since.
 
         :raises BackendUnavailable: nothing is known
         """
-        if self._held is None and not self._has_looked:
-            found = any(self._synchronizer.snapshot([_JOURNALS]).pages)
-            self._has_looked = True
-            return found
-        return self._held is not None
+        return self._held is not None or any(self._synchronizer.snapshot([_JOURNALS]).pages)
 
     def unreported(self, cell: str) -> records.Cursor | None:
         """Look for heartbeats of a cell that nobody reported.
@@ -114,7 +111,7 @@ class JournalWatch:
         for name, keys in seen.items():
             held.store.retain(name, keys, snapshot.cursor.version)
         found = held.reader.unreported(held.store.snapshot())
-        self._held, self._has_looked = held if slots else None, True
+        self._held = held if slots else None
         return snapshot.cursor if found.get(cell) else None
 
     def _note(self, slots: Mapping[str, int]) -> None:

@@ -213,6 +213,7 @@ class SweepDuty:
             if self._clock() - last_renewal > self._options.lease_seconds / 3:
                 self._keeper(scope).acquire()
                 last_renewal = self._clock()
+            self._watch_journals()
 
         try:
             swept = self._sweeper.sweep(scope, self._stop, renew, by=self._holder)
@@ -292,29 +293,52 @@ class SweepDuty:
 
     def _counts_some(self, scope: str, known: _Known) -> bool:
         """Count unreported heartbeats, now and then: it reads every service's liveness."""
-        last = self._counted_at.get(scope, float("-inf"))
-        if self._clock() < last + self._options.least_pause_seconds:
+        if not self._is_due(scope):
             return False
-        self._counted_at[scope] = self._clock()
-        guards = [
-            reporter_facts.journals(beat)
-            for beat in known.heartbeats.values()
-            if scope in beat["guards"]
-        ]
-        if self._journals is not None and (any(guards) or self._journals.holds_some()):
-            shown = self._journals.unreported(scope)
-            self._journals.drop_dead_rings(
-                scope,
-                [str(beat.get("journal")) for beat in known.heartbeats.values()],
-                self._options.ring_seconds,
-            )
-            if shown is not None:
-                self._behind[scope] = shown
-                return True
+        if self._journals_show_some(scope, known):
+            return True
+        guards = _journaling(scope, known)
         if guards and all(guards):
             # Records are not kept up: what they lack of one another says nothing.
             return False
         return self._sweeper.unreported(scope) > 0
+
+    def _is_due(self, scope: str) -> bool:
+        """Tell whether a scope's heartbeats are to be counted again, and note that they are."""
+        last = self._counted_at.get(scope, float("-inf"))
+        if self._clock() < last + self._options.least_pause_seconds:
+            return False
+        self._counted_at[scope] = self._clock()
+        return True
+
+    def _watch_journals(self) -> None:
+        """Look into journals in the midst of a sweep, which may last for longer than rings are.
+
+        What they show there is behind the beginning of the sweep, and needs another one.
+        """
+        due = [scope for scope in self._scopes() if self._is_due(scope)]
+        if due and self._journals is not None:
+            known = self._look()
+            for scope in due:
+                self._journals_show_some(scope, known)
+
+    def _journals_show_some(self, scope: str, known: _Known) -> bool:
+        """Tell whether journals show heartbeats of a scope that nobody reported; remember it."""
+        guards = _journaling(scope, known)
+        if self._journals is None or not guards:
+            # Nobody hears a heartbeat there: cell0, and the API's tables.
+            return False
+        if not any(guards) and not self._journals.holds_some():
+            return False
+        shown = self._journals.unreported(scope)
+        self._journals.drop_dead_rings(
+            scope,
+            [str(beat.get("journal")) for beat in known.heartbeats.values()],
+            self._options.ring_seconds,
+        )
+        if shown is not None:
+            self._behind[scope] = shown
+        return shown is not None
 
     def _dead(self, known: _Known, swept_from: float, scope: str) -> list[str]:
         """Name the silent conductors of a cell whose silence no whole sweep has covered."""
@@ -415,6 +439,15 @@ def _made_good(known: _Known, scope: str, shown: records.Cursor) -> bool:
         return False
     version = state.get("swept_version")
     return type(version) is int and version >= shown.version
+
+
+def _journaling(scope: str, known: _Known) -> list[bool]:
+    """Return of each of a scope's guards whether it writes heartbeats to a journal."""
+    return [
+        reporter_facts.journals(beat)
+        for beat in known.heartbeats.values()
+        if scope in beat["guards"]
+    ]
 
 
 def _began(known: _Known, swept_from: float, scope: str) -> bool:

@@ -18,14 +18,19 @@ latest of *their* slots stands. One version for all of a service would not do: a
 whose heartbeats cross again and again, each soon filled in, would have its one true gap
 said to be of now each time, and no sweep would ever have begun behind it. What is given
 for a gap is never less than it is: at the worst it is settled by a later sweep.
+
+A service has the same place as long as it is there, and another may have it behind that: so
+one that comes or goes costs no pass over all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+import collections
+from collections.abc import Collection, Sequence
+from typing import Final
 
 import attrs
+import immutables
 import numpy as np
 import numpy.typing as npt
 
@@ -43,6 +48,10 @@ _MOST_TOLD = 100
 _ROW = np.dtype(
     [
         ("cell", "i4"),
+        # Counts the services that had this place.
+        ("turn", "i8"),
+        ("record_count", "i8"),
+        ("recorded_at", "f8"),
         # Whether a slot named it; highest and counted_at are its record's until then.
         ("told", "?"),
         # False where the next count, whichever, leaves nothing missing.
@@ -115,20 +124,22 @@ class TakenSlot:
 class LastHeard:
     """What journals tell of services; arrays have the shape (n,).
 
-    :param keys: of the services that may be in journals
+    :param keys: of the services
+    :param turns: another number for each service that a place is given to
     :param counts: highest counts; of those that no journal names, what their records said
     :param heard_at: seconds since the epoch; NaN of those that no journal names
     :param versions: of the slots that told when; 0 of those that no journal names
     """
 
     keys: Sequence[str]
+    turns: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
     heard_at: npt.NDArray[np.float64]
     versions: npt.NDArray[np.int64]
 
 
 class HeardServices:
-    """All services that journals may tell of, in arrays by ascending id. One thread at a time.
+    """All services that journals may tell of, in arrays. One thread at a time.
 
     :param grace_seconds: how long a count may be missing, because two conductors' flushes
         crossed
@@ -136,76 +147,137 @@ class HeardServices:
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
+        #: By place; some at the end are spare.
         self._rows = np.zeros(0, _ROW)
-        #: Theirs, once more: a search wants them side by side, and copies what is not.
-        self._ids = np.zeros(0, np.uint64)
         self._keys: list[str] = []
+        self._free: list[int] = []
+        #: Of each service with an id its place.
+        self.places: immutables.Map[str, int] = immutables.Map()
+        #: Their ids, ascending, and the places of these.
+        self._ids = np.zeros(0, np.uint64)
+        self._at = np.zeros(0, np.intp)
+        #: Places of services with an id that another one has, too.
+        self._twins: frozenset[int] = frozenset()
+        self._touched: list[_Rows] = []
         self._cells: dict[str, int] = {}
         self._begin_since = -np.inf
-        #: Keys that no journal may tell of: no uuid, or with an id that another has.
-        self.not_journaled: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.places)
 
-    def clear(self) -> None:
+    def forget(self) -> None:
         """Forget what journals told, as a reader does that begins anew or in a new epoch."""
-        self._rows, self._ids = np.zeros(0, _ROW), np.zeros(0, np.uint64)
-        self._keys, self._cells = [], {}
+        self._renew(np.sort(self._at))
         self._begin_since = -np.inf
-        self.not_journaled = frozenset()
 
     def know(self, services: KnownServices) -> None:
-        """Take these services for all that there are.
+        """Take these services for all that there are; see :meth:`change`."""
+        self.change(services, set(self.places).difference(services.keys))
 
-        Those that were known, in the same cell, keep what journals told of them.
+    def change(self, services: KnownServices, gone: Collection[str] = ()) -> _Rows:
+        """Take over what services' records say; those of ``gone`` are there no more.
+
+        Those that were known, in the same cell, keep what journals told of them. Of services
+        with one id nothing is told as long as both are there.
+
+        :returns: the place of each, shape (n,); -1 of one that is in no journal, for it has no id
         """
-        found = list(map(heartbeat_journals.service_id, services.keys))
-        of_uuid = np.array([at for at, each in enumerate(found) if each is not None], np.intp)
-        ids = np.array([each for each in found if each is not None], np.uint64)
-        _, places, sizes = np.unique(ids, return_inverse=True, return_counts=True)
-        alone = np.flatnonzero(sizes[places.reshape(-1)] == 1)
-        alone = alone[np.argsort(ids[alone])]
-        chosen = of_uuid[alone]
-        keys = [services.keys[at] for at in chosen.tolist()]
         for cell in services.cells:
             self._cells.setdefault(cell, len(self._cells))
-        rows = np.zeros(len(alone), _ROW)
-        rows["cell"] = [self._cells[services.cells[at]] for at in chosen.tolist()]
-        rows["highest"] = np.clip(services.counts[chosen], -_MOST_COUNT, _MOST_COUNT)
-        rows["counted_at"] = services.counted_at[chosen]
-        rows["heard_at"] = np.nan
-        self._keep(rows, ids[alone], keys)
-        self._rows, self._ids, self._keys = rows, ids[alone], keys
-        self.not_journaled = frozenset(services.keys).difference(keys)
+        cells = np.array([self._cells[each] for each in services.cells], np.int32)
+        places = np.array([self.places.get(key, -1) for key in services.keys], np.intp)
+        stays = places >= 0
+        stays[stays] = self._rows["cell"][places[stays]] == cells[stays]
+        moved = places[~stays & (places >= 0)]
+        leave = [self.places[key] for key in gone if key in self.places]
+        self._drop(np.concatenate([moved, np.array(leave, np.intp)]))
+        places[~stays] = self._add([services.keys[at] for at in np.flatnonzero(~stays).tolist()])
+        known = places >= 0
+        chosen = places[known]
+        rows = self._rows
+        rows["cell"][chosen] = cells[known]
+        count = np.clip(services.counts[known], -_MOST_COUNT, _MOST_COUNT)
+        rows["record_count"][chosen] = count
+        rows["recorded_at"][chosen] = services.counted_at[known]
+        untold = chosen[~rows["told"][chosen]]
+        rows["highest"][untold] = rows["record_count"][untold]
+        rows["counted_at"][untold] = rows["recorded_at"][untold]
+        self._touched.append(chosen)
+        return places
 
-    def _keep(self, rows: npt.NDArray[Any], ids: _Bits, keys: Sequence[str]) -> None:
-        """Copy what journals told of services that stay."""
-        if not len(self._rows):
+    def _drop(self, places: _Rows) -> None:
+        """Free the places of services."""
+        if not len(places):
             return
-        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        before = self._rows[at]
-        stays = (self._ids[at] == ids) & (before["cell"] == rows["cell"])
-        same = np.array(
-            [row for row in np.flatnonzero(stays).tolist() if self._keys[at[row]] == keys[row]],
-            np.intp,
-        )
-        told = same[before["told"][same]]
-        rows[told] = before[told]
-        # Of a service with nothing but counts that were ignored.
-        for name in ("heard_at", "heard_version"):
-            rows[name][same] = before[name][same]
+        self._renew(places)
+        goes = np.zeros(len(self._rows), np.bool_)
+        goes[places] = True
+        goes = goes[self._at]
+        self._ids, self._at = self._ids[~goes], self._at[~goes]
+        with self.places.mutate() as known:
+            for place in places.tolist():
+                del known[self._keys[place]]
+            self.places = known.finish()
+        self._free += places.tolist()
+        self._part_twins()
 
-    def note(self, place: int, count: int, counted_at: float) -> None:
-        """Take over what a service's record says now, as far as no slot named it.
+    def _add(self, keys: Sequence[str]) -> _Rows:
+        """Give services places, -1 to those without an id."""
+        ids = list(map(heartbeat_journals.service_id, keys))
+        at = [place for place, number in enumerate(ids) if number is not None]
+        found = np.full(len(keys), -1, np.intp)
+        if not at:
+            return found
+        used = [self._free.pop() for _ in range(min(len(at), len(self._free)))]
+        first = len(self._keys)
+        used += range(first, first + len(at) - len(used))
+        self._keys += [""] * (used[-1] + 1 - first)
+        self._make_room(len(self._keys))
+        with self.places.mutate() as known:
+            for place, key in zip(used, (keys[each] for each in at), strict=True):
+                self._keys[place] = key
+                known[key] = place
+            self.places = known.finish()
+        found[at] = used
+        numbers = np.array([ids[each] for each in at], np.uint64)
+        order = np.argsort(numbers)
+        where = np.searchsorted(self._ids, numbers[order])
+        self._ids = np.insert(self._ids, where, numbers[order])
+        self._at = np.insert(self._at, where, found[at][order])
+        self._rows["turn"][found[at]] += 1
+        self._part_twins()
+        return found
 
-        :param place: of the service in :meth:`last_heard`
-        :param counted_at: see :class:`KnownServices`
-        """
-        row = self._rows[place]
-        if not row["told"]:
-            row["highest"] = min(max(count, -_MOST_COUNT), _MOST_COUNT)
-            row["counted_at"] = counted_at
+    def _make_room(self, size: int) -> None:
+        lacking = size - len(self._rows)
+        if lacking > 0:
+            more = np.zeros(max(lacking, len(self._rows) // 8), _ROW)
+            more["heard_at"] = more["counted_at"] = more["recorded_at"] = np.nan
+            self._rows = np.concatenate([self._rows, more])
+
+    def _renew(self, places: _Rows) -> None:
+        """Forget what journals told of services."""
+        for name in _ROW.names or ():
+            if name not in ("cell", "turn", "record_count", "recorded_at"):
+                self._rows[name][places] = 0
+        self._rows["highest"][places] = self._rows["record_count"][places]
+        self._rows["counted_at"][places] = self._rows["recorded_at"][places]
+        self._rows["heard_at"][places] = np.nan
+        self._touched.append(places)
+
+    def _part_twins(self) -> None:
+        """Find the services with one id; of those that came to have one, forget what was told."""
+        same = np.zeros(len(self._ids) + 1, np.bool_)
+        same[1:-1] = self._ids[1:] == self._ids[:-1]
+        places = self._at[same[1:] | same[:-1]]
+        if len(places) or self._twins:
+            self._twins = frozenset(places.tolist())
+            self._renew(places)
+
+    def twins(self) -> collections.Counter[str]:
+        """Count by cell the services with an id that another one has, too."""
+        names = list(self._cells)
+        return collections.Counter(names[self._rows["cell"][place]] for place in self._twins)
 
     def take(self, slot: heartbeat_journals.Slot, version: int, now_seconds: float) -> TakenSlot:
         """Take a slot's heartbeats in; a second time it changes nothing.
@@ -215,12 +287,16 @@ class HeardServices:
         :param now_seconds: by any clock that never goes back; see :meth:`unreported`
         """
         cell = self._cells.get(slot.cell)
-        if cell is None or not len(self._rows):
+        if cell is None or not len(self._ids):
             return TakenSlot(len(slot), ())
-        rows = np.minimum(np.searchsorted(self._ids, slot.ids), len(self._ids) - 1)
-        named = (self._ids[rows] == slot.ids) & (self._rows["cell"][rows] == cell)
+        places = np.minimum(np.searchsorted(self._ids, slot.ids), len(self._ids) - 1)
+        rows = self._at[places]
+        named = (self._ids[places] == slot.ids) & (self._rows["cell"][rows] == cell)
+        if self._twins:
+            named &= ~np.isin(rows, list(self._twins))
         rows, counts = rows[named], slot.counts[named]
         heard_at = slot.ticks[named] / heartbeat_journals.TICKS_PER_SECOND
+        self._touched.append(rows)
         turns = heartbeat_journals.places_within(slot.ids[named])
         implausible: list[ImplausibleCount] = []
         # In a turn there is one heartbeat of a service at the most, of a higher count than before.
@@ -334,6 +410,10 @@ class HeardServices:
         self._leave(begun)
         self._rows["begun"][begun] = False
 
+    def begin_no_later(self, since_seconds: float) -> None:
+        """Look back to an earlier moment than was said, for the clock of who said it was ahead."""
+        self._begin_since = min(self._begin_since, since_seconds)
+
     def _raise(
         self, rows: _Rows, counts: npt.NDArray[np.int64], version: int, now_seconds: float
     ) -> None:
@@ -430,14 +510,25 @@ class HeardServices:
         sums = np.bincount(all_rows["cell"][rows[lasts]], minlength=len(self._cells))
         return {cell: int(sums[code]) for cell, code in self._cells.items() if sums[code]}
 
-    def last_heard(self) -> LastHeard:
-        """Return what is known of each service now; copies."""
+    def take_touched(self) -> _Rows:
+        """Return the places of which something else may be told than at the last call."""
+        touched, self._touched = self._touched, []
+        return np.unique(np.concatenate(touched)) if touched else np.zeros(0, np.intp)
+
+    def last_heard(self, places: _Rows | None = None) -> LastHeard:
+        """Return what is known now; copies.
+
+        :param places: of which; None: of all services that journals may tell of
+        """
+        if places is None:
+            places = np.array([at for at in self.places.values() if at not in self._twins], np.intp)
         rows = self._rows
         return LastHeard(
-            tuple(self._keys),
-            rows["highest"].copy(),
-            rows["heard_at"].copy(),
-            rows["heard_version"].copy(),
+            [self._keys[place] for place in places.tolist()],
+            rows["turn"][places],
+            rows["highest"][places],
+            rows["heard_at"][places],
+            rows["heard_version"][places],
         )
 
 

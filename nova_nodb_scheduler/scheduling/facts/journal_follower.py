@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
@@ -77,7 +79,6 @@ class JournalFollower:
         self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._heard = heard_services.HeardServices(grace_seconds)
-        self._services: heard_services.KnownServices | None = None
         self._number = -1
         self._view: store_snapshot.NamespaceView | None = None
         self._epoch: str | None = None
@@ -92,13 +93,14 @@ class JournalFollower:
     def know(self, services: heard_services.KnownServices) -> None:
         """Take these services for all that there are; see :meth:`.HeardServices.know`."""
         with self._lock:
-            self._services = services
             self._heard.know(services)
 
-    def note(self, place: int, count: int, counted_at: float) -> None:
-        """Take over what a service's record says now; see :meth:`.HeardServices.note`."""
+    def change(
+        self, services: heard_services.KnownServices, gone: Collection[str]
+    ) -> npt.NDArray[np.intp]:
+        """Take over what some services' records say now; see :meth:`.HeardServices.change`."""
         with self._lock:
-            self._heard.note(place, count, counted_at)
+            return self._heard.change(services, gone)
 
     def catch_up(
         self, snapshot: store_snapshot.Snapshot, epoch: str, now_seconds: float
@@ -116,16 +118,16 @@ class JournalFollower:
             if epoch != self._epoch:
                 self._begin()
                 before = None
+            # Where the clock was set back, what is heard from now on was no beginning.
+            self._heard.begin_no_later(self._horizon())
             changed = view.row_keys() if before is None else view.changed_since(before)
             self._number, self._view, self._epoch = snapshot.number, view, epoch
             return self._take(view, changed, now_seconds)
 
     def _begin(self) -> None:
-        self._heard.clear()
+        self._heard.forget()
         self._flushes, self._sizes = {}, collections.Counter()
         self.unreadable = frozenset()
-        if self._services is not None:
-            self._heard.know(self._services)
         self._heard.begin_anew(self._horizon())
 
     def _take(
@@ -202,10 +204,25 @@ class JournalFollower:
         with self._lock:
             return self._heard.unreported(now_seconds)
 
-    def last_heard(self) -> heard_services.LastHeard:
-        """Return what is known of each service now."""
+    def twins(self) -> Mapping[str, int]:
+        """Return by cell how many services have an id that another one has, too."""
         with self._lock:
-            return self._heard.last_heard()
+            return self._heard.twins()
+
+    def places(self) -> Mapping[str, int]:
+        """Return the place of each service that has one; it does not change any more."""
+        with self._lock:
+            return self._heard.places
+
+    def take_touched(self) -> npt.NDArray[np.intp]:
+        """Return places of which something else may be told than at the last call."""
+        with self._lock:
+            return self._heard.take_touched()
+
+    def last_heard(self, places: npt.NDArray[np.intp] | None = None) -> heard_services.LastHeard:
+        """Return what is known now of the services at some places; None: of each service."""
+        with self._lock:
+            return self._heard.last_heard(places)
 
 
 def _ring_of(key: str) -> str:

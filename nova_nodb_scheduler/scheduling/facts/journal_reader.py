@@ -29,14 +29,12 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.scheduling.facts import heard_services, journal_follower
-from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot
 
 _JOURNALS: Final = known_namespaces.HEARTBEAT_JOURNALS.name
 _LIVENESS: Final = known_namespaces.SERVICE_LIVENESS.name
 _CELLS: Final = known_namespaces.CELLS.name
-#: Beyond so many changed records all are read anew, by columns.
-_MANY: Final = 1000
 
 #: What a reader asks of a store.
 NAMESPACES: Final = (_JOURNALS, _LIVENESS, _CELLS)
@@ -64,15 +62,19 @@ class HeardService(NamedTuple):
 
 @attrs.frozen(eq=False)
 class HeardTimes:
-    """What journals and records tell of services at one moment; arrays have the shape (n,).
+    """What journals and records tell of services at one moment; arrays are by place.
 
+    :param follower: whose places they are
     :param keys: of the services' records
     :param places: where each stands in the arrays
+    :param turns: another number for each service that a place is given to
     :param seconds: since the epoch; NaN of a service that no journal tells of
     """
 
+    follower: object
     keys: Sequence[str]
     places: Mapping[str, int]
+    turns: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
     seconds: npt.NDArray[np.float64]
 
@@ -84,12 +86,10 @@ class HeardTimes:
         seconds = self.seconds.item(place)
         return HeardService(self.counts.item(place), seconds) if seconds == seconds else None
 
-    def told(self) -> Set[str]:
-        """Return the keys of the services that journals tell of."""
-        return self._keys_at(~np.isnan(self.seconds))
-
-    def _keys_at(self, chosen: npt.NDArray[np.bool_]) -> Set[str]:
-        return {self.keys[place] for place in np.flatnonzero(chosen).tolist()}
+    def told(self, behind: int = 0) -> Set[str]:
+        """Return the keys of the services that journals tell of, of those behind a place."""
+        places = behind + np.flatnonzero(~np.isnan(self.seconds[behind:]))
+        return {self.keys[place] for place in places.tolist()}
 
     def changed_since(self, before: HeardTimes | None) -> Set[str]:
         """Return the keys of the services of which something else is told than before."""
@@ -97,17 +97,28 @@ class HeardTimes:
             return frozenset()
         if before is None:
             return self.told()
-        if before.places is not self.places:
-            keys = before.places.keys() | self.places.keys()
-            return {key for key in keys if self.of(key) != before.of(key)}
+        size = min(len(self.seconds), len(before.seconds))
+        if before.follower is not self.follower:
+            size = 0
+        mine, its = self.seconds[:size], before.seconds[:size]
+        same = (mine == its) & (self.counts[:size] == before.counts[:size])
+        is_other = self.turns[:size] != before.turns[:size]
         # NaN is no other than NaN.
-        same = (self.seconds == before.seconds) & (self.counts == before.counts)
-        same |= np.isnan(self.seconds) & np.isnan(before.seconds)
-        return self._keys_at(~same)
+        differs = ~(np.isnan(mine) & np.isnan(its)) & (is_other | ~same)
+        # Who has another's place may have had its own before.
+        places = np.flatnonzero(differs & is_other).tolist()
+        moved = {each.keys[place] for each in (self, before) for place in places}
+        moved |= self.told(size) | before.told(size)
+        return {
+            *(self.keys[place] for place in np.flatnonzero(differs & ~is_other).tolist()),
+            *(key for key in moved if self.of(key) != before.of(key)),
+        }
 
 
 #: Of a store without journals.
-_NOTHING_TOLD = HeardTimes((), {}, np.zeros(0, np.int64), np.zeros(0, np.float64))
+_NOTHING_TOLD = HeardTimes(
+    None, (), {}, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64)
+)
 
 
 def changed_times(before: HeardTimes | None, now: HeardTimes | None) -> Set[str]:
@@ -129,16 +140,8 @@ def telling(times: HeardTimes | None) -> Callable[[str, str, Mapping[str, Any]],
     return tell
 
 
-@attrs.define(eq=False)
-class _Records:
-    """What services' records tell, in the order of the follower's services; shape (n,)."""
-
-    keys: Sequence[str]
-    cells: Mapping[str, str]
-    places: Mapping[str, int]
-    counts: npt.NDArray[np.int64]
-    seconds: npt.NDArray[np.float64]
-    versions: npt.NDArray[np.int64]
+#: What a service's record tells, by place.
+_RECORD = np.dtype([("count", "i8"), ("seconds", "f8"), ("version", "i8")])
 
 
 class JournalReader:
@@ -165,16 +168,14 @@ class JournalReader:
         self._journals: store_snapshot.NamespaceView | None = None
         self._liveness: store_snapshot.NamespaceView | None = None
         self._swept: tuple[object, str] | None = None
-        self._records: _Records | None = None
+        self._records = np.zeros(0, _RECORD)
         self._times: HeardTimes | None = None
-        #: By cell, how many of its services have an id that another one has, too.
-        self._twins: Mapping[str, int] = {}
 
     def look(self, snapshot: store_snapshot.Snapshot) -> HeardTimes | None:
         """Return what journals tell of services; None where the store holds none.
 
-        Costs what changed since the last call, and a pass over all services where some came
-        or went. Of a snapshot that is older than another thread's it tells what is known.
+        Costs what changed since the last call, and copies of three arrays. Of a snapshot that
+        is older than another thread's it tells what is known.
         """
         if self._follower is None and not len(snapshot.namespace(_JOURNALS)):
             return None
@@ -196,7 +197,7 @@ class JournalReader:
             if self._follower is None:
                 return {}
             found = self._follower.unreported(self._clock())
-            return collections.Counter(found) + collections.Counter(self._twins)
+            return collections.Counter(found) + collections.Counter(self._follower.twins())
 
     @property
     def unreadable(self) -> Collection[str]:
@@ -221,100 +222,79 @@ class JournalReader:
         if journals is not self._journals:
             self._journals = journals
             self._follower.catch_up(snapshot, str(journals.epoch_number), self._clock())
-            self._times = None
         self._settle(self._follower, snapshot.namespace(_CELLS))
-        if self._times is None:
-            self._times = self._told(self._follower)
+        self._tell(self._follower)
 
     def _forget(self) -> None:
         self._follower = self._journals = self._liveness = None
-        self._swept = self._records = self._times = None
-        self._twins = {}
+        self._swept = self._times = None
+        self._records = np.zeros(0, _RECORD)
 
     # -- records ------------------------------------------------------------------
 
     def _note_records(
         self, follower: journal_follower.JournalFollower, view: store_snapshot.NamespaceView
     ) -> None:
+        """Take over the records that changed."""
         before, self._liveness = self._liveness, view
-        if view is before:
+        changed = view.row_keys() if before is None else view.changed_since(before)
+        if not changed:
             return
-        changed = None if before is None else view.changed_since(before)
-        if changed is None or len(changed) > _MANY or not self._amend(follower, view, changed):
-            self._read_all(follower, view)
-        if changed is None or changed:
-            self._times = None
-
-    def _amend(
-        self,
-        follower: journal_follower.JournalFollower,
-        view: store_snapshot.NamespaceView,
-        changed: Collection[str],
-    ) -> bool:
-        """Take over some records; False where services came, went, or are in another cell."""
-        known = self._records
-        assert known is not None  # of a view before this one
-        for key in changed:
-            texts = view.texts(key, "cell")
-            if texts is None or texts[0] != known.cells.get(key):
-                return False
-        for key in changed:
-            place, record = known.places.get(key), view.get(key)
-            if place is not None and record is not None:
-                known.counts[place] = _whole(record.state.get("report_count"))
-                known.seconds[place] = _seconds(view.digest(key))
-                known.versions[place] = record.version
-                counted_at = record.state.get("counted_at")
-                follower.note(
-                    place,
-                    known.counts.item(place),
-                    counted_at if isinstance(counted_at, float) else float("nan"),
-                )
-        return True
-
-    def _read_all(
-        self, follower: journal_follower.JournalFollower, view: store_snapshot.NamespaceView
-    ) -> None:
-        """Take all records over."""
-        keys = view.row_keys()
-        texts = view.vocabulary("cell").texts()
-        cells = [texts[code] for code in view.column("cell").tolist()]
-        counts = view.column("report_count")
-        follower.know(heard_services.KnownServices(keys, cells, counts, view.column("counted_at")))
-        rows = {key: row for row, key in enumerate(keys)}
-        own = follower.last_heard().keys
-        chosen = np.array([rows[key] for key in own], np.intp)
-        seconds = np.array([_seconds(each) for each in view.digests()], np.float64)
-        versions = np.array([view.version_of(key) or 0 for key in own], np.int64)
-        self._records = _Records(
-            own,
-            dict(zip(keys, cells, strict=True)),
-            {key: place for place, key in enumerate(own)},
-            counts[chosen],
-            seconds[chosen],
-            versions,
+        gone = [key for key in changed if key not in view]
+        keys = [key for key in changed if key in view] if gone else list(changed)
+        numbers = [view.numbers(key, "report_count", "counted_at") for key in keys]
+        counts = np.array([each[0] for each in numbers], np.int64)
+        places = follower.change(
+            heard_services.KnownServices(
+                keys,
+                [text for key in keys for text in view.texts(key, "cell") or ()],
+                counts,
+                np.array([each[1] for each in numbers], np.float64),
+            ),
+            gone,
         )
-        self._twins = collections.Counter(
-            cell
-            for key, cell in zip(keys, cells, strict=True)
-            if key not in self._records.places and heartbeat_journals.service_id(key) is not None
-        )
+        told = np.zeros(len(keys), _RECORD)
+        told["count"] = counts
+        told["seconds"] = [_seconds(view.digest(key)) for key in keys]
+        told["version"] = [view.version_of(key) or 0 for key in keys]
+        lacking = int(places.max(initial=-1)) + 1 - len(self._records)
+        if lacking > 0:
+            more = np.zeros(max(lacking, len(self._records) // 8), _RECORD)
+            self._records = np.concatenate([self._records, more])
+        self._records[places[places >= 0]] = told[places >= 0]
 
-    def _told(self, follower: journal_follower.JournalFollower) -> HeardTimes:
-        """Lay of record and journals the one that came later over the other."""
-        records = self._records
-        assert records is not None  # read before any slot is
-        last = follower.last_heard()
-        is_journal = last.versions > records.versions
-        record_counts = np.where(is_journal, last.counts, records.counts)
+    def _tell(self, follower: journal_follower.JournalFollower) -> None:
+        """Lay of records and journals the one that came later over the other, where it changed."""
+        touched = follower.take_touched()
+        before = self._times
+        if before is not None and not len(touched):
+            return
+        if before is None:
+            before = attrs.evolve(_NOTHING_TOLD, follower=follower)
+        places = follower.places()
+        last, records = follower.last_heard(touched), self._records[touched]
+        keys = before.keys
+        if places is not before.places:
+            more = max(int(touched.max(initial=-1)) + 1 - len(keys), 0)
+            # Not changed any more: a tuple would be one more copy.
+            keys = own = [*keys, *[""] * more]
+            for place, key in zip(touched.tolist(), last.keys, strict=True):
+                own[place] = key
+        is_journal = last.versions > records["version"]
+        record_counts = np.where(is_journal, last.counts, records["count"])
         # The later one's time counts alone where its count is the higher one.
-        of_journal = is_journal & (last.counts > records.counts)
-        of_record = ~is_journal & (record_counts > last.counts) & ~np.isnan(records.seconds)
-        both = np.fmax(last.heard_at, records.seconds)
-        seconds = np.where(of_journal, last.heard_at, np.where(of_record, records.seconds, both))
+        of_journal = is_journal & (last.counts > records["count"])
+        of_record = ~is_journal & (record_counts > last.counts) & ~np.isnan(records["seconds"])
+        both = np.fmax(last.heard_at, records["seconds"])
+        seconds = np.where(of_journal, last.heard_at, np.where(of_record, records["seconds"], both))
         seconds[np.isnan(last.heard_at)] = np.nan
-        return HeardTimes(
-            records.keys, records.places, np.maximum(last.counts, records.counts), seconds
+        self._times = HeardTimes(
+            follower,
+            keys,
+            places,
+            _with(before.turns, touched, last.turns, len(keys)),
+            _with(before.counts, touched, np.maximum(last.counts, records["count"]), len(keys)),
+            _with(before.seconds, touched, seconds, len(keys)),
         )
 
     # -- sweeps -------------------------------------------------------------------
@@ -337,6 +317,10 @@ def _seconds(digest: float | errors.InvalidRecord | None) -> float:
     return digest if isinstance(digest, float) else float("nan")
 
 
-def _whole(value: object) -> int:
-    """Return a count as its column has it."""
-    return value if type(value) is int and abs(value) < 2**63 else 0
+def _with(
+    before: npt.NDArray[Any], places: npt.NDArray[np.intp], values: npt.NDArray[Any], size: int
+) -> npt.NDArray[Any]:
+    """Return an array of a size with other values at some places."""
+    array = np.concatenate([before, np.zeros(size - len(before), before.dtype)])
+    array[places] = values
+    return array

@@ -113,6 +113,10 @@ class TestSnapshots(testtools.TestCase):
         ):
             self.assertEqual(dtype, view.column(name).dtype)
             self.assertEqual(values, view.column(name).tolist())
+        self.assertEqual((0.25, -7), view.numbers("a", "ratio", "free_gb"))
+        self.assertEqual((True,), view.numbers("a", "thin"))
+        for key, name in (("c", "ratio"), ("a", "none")):
+            self.assertRaises(KeyError, view.numbers, key, name)
         self.assertEqual(("lvm", "ceph"), view.vocabulary("backend").texts())
         self.assertEqual("y", view.vocabulary("tags").text(1))
         self.assertEqual(1, view.vocabulary("tags").code("y"))

@@ -215,6 +215,38 @@ class OnTest(JournalCase):
         [beat] = self.states(known_namespaces.REPORTERS).values()
         self.assertEqual({}, beat["behind_seconds"])
 
+    def held(self, made: change_reporter.ChangeReporter) -> list[dict[str, float]]:
+        """Have a service beat every ten seconds; return how late each beat says that it is."""
+        now = made._clock()
+        made._clock = lambda: now
+        service = self.service(cloud.CELL1, "h1")
+        said = []
+        for _ in range(4):
+            made._turn()
+            [state] = self.states(known_namespaces.REPORTERS).values()
+            said.append(state["behind_seconds"])
+            now += 10.0
+            self.heartbeat(service)
+        return said
+
+    def test_while_the_ring_has_no_room_beats_say_for_how_long_heartbeats_wait(self) -> None:
+        # The first takes the only slot.
+        said = self.held(self.journaling(max_slots=1))
+        self.assertEqual([{}, {}, {cloud.CELL1: 10.0}, {cloud.CELL1: 20.0}], said)
+
+    def test_while_nobody_knows_where_they_go_beats_say_for_how_long_heartbeats_wait(
+        self,
+    ) -> None:
+        made = self.journaling()
+        assert made.journal is not None
+        made.journal.decided_until = float("-inf")
+        said = self.held(made)
+        self.assertEqual([{}, *({cloud.CELL1: each} for each in (10.0, 20.0, 30.0))], said)
+        made.journal.decided_until = float("inf")
+        made._turn()
+        [state] = self.states(known_namespaces.REPORTERS).values()
+        self.assertEqual({}, state["behind_seconds"])
+
     def test_who_leaves_with_heartbeats_in_the_journal_does_not_say_goodbye(self) -> None:
         made = self.journaling(max_slots=1)
         service = self.service(cloud.CELL1, "h1")

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.reporting import change_reporter, sweep_duty
+from nova_nodb_scheduler.nova_adapter.reporting import cell_sweeper, change_reporter, sweep_duty
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
@@ -44,6 +44,8 @@ class SweepTest(test_journaled_heartbeats.JournalCase):
         self.service_one = self.service(cloud.CELL1, "h1")
         self.duty = self.made_duty()
         self.conductor = self.journaling()
+        own = self.conductor._clock
+        self.conductor._clock = lambda: own() + self.skew_seconds
         self.conductor.unsettled = self.duty.behind
         self.conductor.more_facts = lambda: {"journals": True}
 
@@ -160,8 +162,36 @@ class SweepTest(test_journaled_heartbeats.JournalCase):
         self.assertEqual((), self.duty.behind())
         self.assertIn(cloud.CELL1, self.states(known_namespaces.CELLS))
 
-    def test_where_nobody_journals_it_looks_once_whether_any_were_left(self) -> None:
-        self.conductor.journal = None
+    def test_what_journals_show_while_it_sweeps_is_remembered_though_the_ring_is_shorter(
+        self,
+    ) -> None:
+        self.begin()
+        walk, walked = self.duty._sweeper._walk, []
+
+        def slow(scope: str, table: Any, *rest: Any) -> Any:
+            if not walked:
+                walked.append(table)
+                self.heard(4, 6)
+                progress = rest[1]
+                for second in range(0, 400, 5):
+                    self.skew_seconds += 5
+                    self.heard(7 + second)
+                    progress(cell_sweeper.SweepProgress(table.namespace, 0, 0))
+            return walk(scope, table, *rest)
+
+        self.duty._sweeper._walk = slow  # type: ignore[method-assign]
+        self.duty.ask([cloud.CELL1])
+        self.assertTrue(self.turned(20))
+        # Who begins to read finds nothing missing any more. The beat says that there is.
+        self.assertEqual([cloud.CELL1], list(self.duty.behind()))
+        self.assertTrue(self.turned(20))
+        self.turned(1)
+        self.assertEqual((), self.duty.behind())
+
+    def test_where_nobody_journals_it_looks_as_often_as_into_records_whether_any_are_left(
+        self,
+    ) -> None:
+        journal, self.conductor.journal = self.conductor.journal, None
         self.conductor.more_facts = dict
         self.beat()
         self.turned(0)
@@ -169,8 +199,16 @@ class SweepTest(test_journaled_heartbeats.JournalCase):
             self.heard(count)
             self.turned(20)
         asked = sum((each.asked for each in self.clients if isinstance(each, _Counting)), Counter())
-        self.assertEqual(1, asked[JOURNALS])
-        self.assertGreater(asked[known_namespaces.SERVICE_LIVENESS.name], 0)
+        # In the midst of the sweep, and once in each of three turns.
+        self.assertEqual(4, asked[JOURNALS])
+        # One that nobody speaks of, for whoever wrote it is gone and forgotten.
+        self.conductor.journal = journal
+        self.heard(4)
+        self.assertEqual(1, len(self.states(known_namespaces.HEARTBEAT_JOURNALS)))
+        self.conductor.journal = None
+        for _ in range(12):
+            self.turned(20)
+        self.assertEqual({}, self.states(known_namespaces.HEARTBEAT_JOURNALS))
 
     def test_a_sweep_says_how_far_the_back_end_was_when_it_began(self) -> None:
         before = self.synchronizer.head().version

@@ -15,6 +15,9 @@ class PlainService:
     :ivar truth: every count that is missing, with the version and the time of the slot that
         showed it: what an exact reader without a bound would keep
     :ivar left: the same of former numberings
+    :ivar held: counts that a sweep made good, but that are told until a later one, for the
+        group that they are of has the version of another count, which came since
+    :ivar shown_version: of the latest slot that showed a gap
     """
 
     def __init__(
@@ -30,6 +33,8 @@ class PlainService:
         self.lower_since = self.upper_since = 0.0
         self.truth: dict[int, tuple[int, float]] = {}
         self.left: list[tuple[int, float]] = []
+        self.held: set[int] = set()
+        self.shown_version = 0
         self._met = met
 
     def meet(self, case: str) -> None:
@@ -74,6 +79,7 @@ class PlainService:
         self._merge()
         self.fallen |= bool(self.lower)
         self.lower.clear()
+        self.held.clear()
         self.left += self.truth.values()
         self.truth.clear()
 
@@ -94,6 +100,7 @@ class PlainService:
         if gap:
             self.meet("gap")
             self.truth.update(dict.fromkeys(gap, (version, now)))
+            self.shown_version = version
             self.upper = gap
             self.upper_version = version
             self.upper_since = now
@@ -124,6 +131,7 @@ class PlainService:
 
     def settle(self, version: int) -> None:
         before = len(self.truth) + len(self.left)
+        made_good = {count for count, each in self.truth.items() if each[0] <= version}
         self.truth = {count: each for count, each in self.truth.items() if each[0] > version}
         self.left = [each for each in self.left if each[0] > version]
         if len(self.truth) + len(self.left) < before:
@@ -132,6 +140,12 @@ class PlainService:
             self.lower, self.fallen = set(), False
             if self.upper_version <= version:
                 self.upper = set()
+        self.held = (self.held | made_good) & (self.lower | self.upper)
+        if self.held:
+            self.meet("held")
+        # No sweep that began behind all that was shown leaves anything.
+        is_all = version >= self.shown_version
+        assert not (is_all and (self.lower or self.upper or self.fallen)), vars(self)
 
     def is_unreported(self, now: float, grace: float) -> bool:
         lower = bool(self.lower) or self.fallen
@@ -139,8 +153,9 @@ class PlainService:
             bool(self.upper) and now - self.upper_since > grace
         )
         missing = [*self.truth.values(), *self.left]
-        # What is missing is told, in time; and nothing that is there, but for what was filled
-        # in behind the window.
+        # What is missing is told, in time; and nothing that is there or was made good, but for
+        # what was filled in behind the window, and what shares a group with a later gap.
         assert found or not any(now - since > grace for _, since in missing), vars(self)
-        assert missing or self.fallen or not found, vars(self)
+        held = self.held & (self.lower | self.upper)
+        assert missing or self.fallen or held or not found, vars(self)
         return found

@@ -62,6 +62,16 @@ class Case(unittest.TestCase):
 
 
 class FollowerTest(Case):
+    def test_who_began_by_a_clock_that_was_ahead_begins_when_it_is_set_back(self):
+        self.wall = BEGAN + 86_400
+        self.write("a.0", 101)
+        self.catch_up()
+        self.wall = BEGAN + 110
+        self.write("a.1", 102)
+        self.write("a.2", 104)
+        self.catch_up()
+        self.assertEqual({"c": 1}, self.follower.unreported(1e9))
+
     def test_each_slot_is_read_once_and_those_of_one_look_by_their_versions(self):
         self.write("b.0", 101)
         self.write("a.0", 102, 103)

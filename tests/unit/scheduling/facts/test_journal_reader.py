@@ -251,7 +251,46 @@ class ReaderTest(unittest.TestCase):
         times = world.look()
         self.assertIs(times, world.reader.look(old))
 
-    def test_very_many_changed_records_are_read_by_columns(self):
+    def test_a_service_that_comes_or_goes_costs_as_many_calls_whatever_others_there_are(self):
+        calls = {}
+        for others in (10, 400):
+            world = World()
+            for number in range(others):
+                world.record(str(uuid.UUID(int=(1 << 70) + 1000 + number)), 1, 0.0)
+            for key in SERVICES:
+                world.record(key, 100, 0.0)
+                world.slot(key, (101, 10.0), name=f"ring.{key}")
+            times = world.look()
+            for state in (None, 102):
+                if state is None:
+                    world.put(LIVENESS, SERVICES[0], None)
+                else:
+                    world.record(SERVICES[0], state, 20.0)
+                snapshot = world.store.snapshot()
+                now, calls[others, state] = self.calls_of(lambda: world.reader.look(snapshot))  # noqa: B023
+                changed, more = self.calls_of(lambda: journal_reader.changed_times(times, now))  # noqa: B023
+                calls[others, state] += more
+                self.assertEqual({SERVICES[0]} if state is None else set(), set(changed))
+                times = now
+        for state in (None, 102):
+            self.assertLess(calls[400, state], calls[10, state] + 40)
+
+    def calls_of(self, ask):
+        """Return what it returns, and how many functions of Python it called."""
+        calls = 0
+
+        def note(_frame, event, _argument):
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(note)
+        try:
+            found = ask()
+        finally:
+            sys.setprofile(None)
+        return found, calls
+
+    def test_very_many_changed_records_are_read(self):
         world = self.world
         world.slot(SERVICES[0], (101, 10.0))
         world.look()
