@@ -516,6 +516,31 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
         self.assertEqual(([], []), (self.sent, self.instances(server)))
         self.assertEqual({}, self.allocations(server))
 
+    def test_all_of_several_that_their_user_deletes_while_they_are_granted_are_gone(self):
+        servers = self.ask_of_a_dying_one(objects.Instance, "create", behind=True, servers=2)
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        request = self.record(servers[0])
+        granted = self.ledger.grant(request.key, request.grant.attempt, "scheduler")
+        for each in servers:
+            self.admin_api.delete_server(each)
+        self.waiting_api.drain()
+        self.dispatch(granted)
+        for each in servers:
+            self.ended(each)
+            self.assertEqual(([], {}), (self.instances(each), self.allocations(each)))
+        self.assertEqual([], self.ids())
+
+    def test_one_that_its_user_deletes_while_who_unmapped_it_sleeps_is_gone(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
+        with self.sleeping(abandoned_requests, "_unmap", behind=True) as asleep:
+            self.take_over(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.admin_api.delete_server(server)
+            self.waiting_api.drain()
+        self.ended(server)
+        self.assertEqual(([], []), (self.sent, self.instances(server)))
+        self.assertEqual({}, self.allocations(server))
+
     # -- what cannot be cleared at once ----------------------------------------------------
 
     def test_what_is_not_cleared_is_cleared_by_the_next_one(self):
