@@ -366,6 +366,8 @@ def _remove(context: Any, cell: Any, instance: Any, check: Check) -> None:
     check(instance.uuid)
     if not _unmap(context, instance.uuid) and not has_build_request(context, instance.uuid):
         raise NotCleared(f"the build request of {instance.uuid} went meanwhile")
+    # An instance that was made behind the unmapping is the successor's.
+    check(instance.uuid)
     try:
         _destroy(context, cell, instance)
     except NotCleared:
@@ -420,6 +422,21 @@ def fail(context: Any, cell: Any, instance: Any, error: Exception) -> None:
             ),
         )
     _delete_request(context, instance.uuid)
+
+
+@api_db_api.context_manager.writer  # type: ignore[untyped-decorator]
+def delete_mapped_request(context: Any, server: str) -> bool:
+    """Delete the build request of a server, unless the server was mapped back to no cell.
+
+    Whoever mapped it back makes it anew by that request; see :func:`_unmap`.
+
+    :returns: whether it was there, and is gone by this
+    """
+    requests = context.session.query(api_models.BuildRequest).filter_by(instance_uuid=server)
+    unmapped = context.session.query(api_models.InstanceMapping).filter_by(
+        instance_uuid=server, cell_id=None
+    )
+    return bool(requests.filter(~unmapped.exists()).delete(synchronize_session=False))
 
 
 def _delete_request(context: Any, server: str) -> None:

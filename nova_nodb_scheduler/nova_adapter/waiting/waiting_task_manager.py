@@ -230,12 +230,15 @@ class _HeldBuildRequest:
         return self._build_request.get_new_instance(context)
 
     def destroy(self) -> None:
-        try:
-            self._build_request.destroy()
-        except nova_exception.BuildRequestNotFound:
-            # For Nova its user has deleted the server, whose instance is to go, too.
-            self._check(self._build_request.instance_uuid)
-            raise
+        context, server = self._build_request._context, self._build_request.instance_uuid
+        if abandoned_requests.delete_mapped_request(context, server):
+            return
+        self._check(server)
+        if abandoned_requests.has_build_request(context, server):
+            # Somebody who slept took the mapping back: it is placed anew when the lease ends.
+            raise waiting_conductor.LeftAlone
+        # For Nova its user has deleted the server, whose instance is to go, too.
+        raise nova_exception.BuildRequestNotFound(uuid=server)
 
 
 class DispatchEndpoint:

@@ -272,7 +272,7 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
         self.assert_expired(objects.Instance, "create", behind=True)
 
     def test_before_the_end_of_a_burial(self):
-        self.assert_expired(objects.BuildRequest, "destroy")
+        self.assert_expired(abandoned_requests, "delete_mapped_request")
 
     # -- several at once --------------------------------------------------------------------
 
@@ -474,6 +474,69 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
             self.wait_for_overtaken()
         self.assert_built_once(server)
 
+    def test_one_that_slept_behind_the_unmapping_removes_nobodys_instance(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(objects.Instance, "create", behind=True) as made,
+        ):
+            with self.sleeping(abandoned_requests, "_unmap", behind=True) as asleep:
+                self.grant(server)
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                self.take_over(server)
+                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.wait_for_overtaken()
+        self.assert_built_once(server)
+
+    def test_one_that_slept_before_the_build_requests_deletion_leaves_who_waits(self):
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(self.waiting._ledger, "mapped", behind=True) as asleep,
+        ):
+            server = self.ask()[0]
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            full = nova_exception.NoValidHost(reason="full")
+            with mock.patch.object(TASKS, "_schedule_instances", autospec=True, side_effect=full):
+                self.take_over(server)
+                self.waits(server)
+        self.wait_for_overtaken()
+        self.assert_seen(server)
+        self.grant(server)
+        self.assert_built_once(server)
+
+    def test_one_that_wakes_where_who_unmapped_its_server_died_loses_no_server(self):
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(self.waiting._ledger, "mapped", behind=True) as asleep,
+        ):
+            server = self.ask()[0]
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            with self.dying(abandoned_requests, "_unmap", behind=True) as died:
+                self.take_over(server)
+                self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.wait_for_overtaken()
+        self.assert_seen(server)
+        self.take_over(server)
+        self.assert_built_once(server)
+
+    def test_one_that_slept_before_the_unmapping_loses_no_server(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            self.sleeping(self.waiting._ledger, "mapped", behind=True) as made,
+        ):
+            with self.sleeping(abandoned_requests, "_unmap") as asleep:
+                self.grant(server)
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                self.take_over(server)
+                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.wait_for_overtaken()
+        self.assert_seen(server)
+        self.take_over(server)
+        self.assert_built_once(server)
+
     # -- what its user sees meanwhile --------------------------------------------------------
 
     def assert_seen(self, server):
@@ -512,6 +575,31 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
         server = self.ask_of_a_dying_one(objects.Instance, "create", behind=True)[0]
         self.admin_api.delete_server(server)
         self.take_over(server)
+        self.ended(server)
+        self.assertEqual(([], []), (self.sent, self.instances(server)))
+        self.assertEqual({}, self.allocations(server))
+
+    def test_all_of_several_that_their_user_deletes_while_they_are_granted_are_gone(self):
+        servers = self.ask_of_a_dying_one(objects.Instance, "create", behind=True, servers=2)
+        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
+        request = self.record(servers[0])
+        granted = self.ledger.grant(request.key, request.grant.attempt, "scheduler")
+        for each in servers:
+            self.admin_api.delete_server(each)
+        self.waiting_api.drain()
+        self.dispatch(granted)
+        for each in servers:
+            self.ended(each)
+            self.assertEqual(([], {}), (self.instances(each), self.allocations(each)))
+        self.assertEqual([], self.ids())
+
+    def test_one_that_its_user_deletes_while_who_unmapped_it_sleeps_is_gone(self):
+        server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
+        with self.sleeping(abandoned_requests, "_unmap", behind=True) as asleep:
+            self.take_over(server)
+            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.admin_api.delete_server(server)
+            self.waiting_api.drain()
         self.ended(server)
         self.assertEqual(([], []), (self.sent, self.instances(server)))
         self.assertEqual({}, self.allocations(server))

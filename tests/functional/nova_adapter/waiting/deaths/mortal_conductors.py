@@ -7,6 +7,7 @@ import contextlib
 import threading
 from unittest import mock
 
+from nova.compute import api as compute_api
 from nova.compute import rpcapi as compute_rpcapi
 from nova.scheduler.client import report
 
@@ -24,6 +25,7 @@ class MortalConductors(waiting_cloud.WaitingCloud):
     def setUp(self):
         super().setUp()
         self.sent = []
+        self.have_the_api_see_no_cell_by_default()
         send = compute_rpcapi.ComputeAPI.build_and_run_instance
 
         def counted(api, context, instance, *args, **kwargs):
@@ -31,6 +33,22 @@ class MortalConductors(waiting_cloud.WaitingCloud):
             self.sent.append(instance.uuid)
 
         patch = mock.patch.object(compute_rpcapi.ComputeAPI, "build_and_run_instance", counted)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def have_the_api_see_no_cell_by_default(self):
+        """Let it find no instance that is mapped to no cell, as where its own database is cell0's.
+
+        Nova's fixture has it look in cell1, and delete there what is a conductor's to clear.
+        """
+        look = compute_api.API._lookup_instance
+
+        def look_where_mapped(api, context, server):
+            if not abandoned_requests.is_mapped(context, server):
+                return None, None
+            return look(api, context, server)
+
+        patch = mock.patch.object(compute_api.API, "_lookup_instance", look_where_mapped)
         patch.start()
         self.addCleanup(patch.stop)
 
