@@ -109,21 +109,19 @@ class LeftAllocations:
         if not left:
             return
         held = lapsed_claims.read_claims(self._synchronizer, {each.host for each in left})
-        missing = [
-            each
-            for each in left
-            if each.host in held and not held[each.host].tells_of(each.consumer, each.resources)
-        ][:_TURN_LEFT]
-        missing = self._without_ended(missing)
-        if missing:
-            self._note(missing)
-
-    def _without_ended(self, missing: Sequence[LeftAllocation]) -> list[LeftAllocation]:
-        """Forget those that can come to nothing any more; return the others."""
+        untold = [each for each in left if not _is_told(each, held)]
         before = self._clock() - self._forget_seconds
-        old = [each for each in missing if each.since < before]
+        # Placement may hang: what is noted unasked does not wait for it.
+        self._note([each for each in untold if each.since >= before], held)
+        old = [each for each in untold if each.since < before]
+        # What no record takes keeps nothing else waiting.
+        old.sort(key=lambda each: not self._is_taken(each, held))
+        self._note(self._without_ended(old[:_TURN_LEFT]), held)
+
+    def _without_ended(self, old: Sequence[LeftAllocation]) -> list[LeftAllocation]:
+        """Forget those that can come to nothing any more; return the others."""
         if not old:
-            return list(missing)
+            return []
         suspected: dict[str, list[orphan_verdicts.SuspectedClaim]] = collections.defaultdict(list)
         for each in old:
             suspected[each.consumer].append(
@@ -136,21 +134,34 @@ class LeftAllocations:
                 # One that was left again meanwhile stays.
                 if self._left.get((each.consumer, each.host)) is each:
                     del self._left[each.consumer, each.host]
-        return [each for each in missing if each not in ended]
+        return [each for each in old if each not in ended]
 
-    def _note(self, missing: Sequence[LeftAllocation]) -> None:
+    def _note(
+        self, untold: Sequence[LeftAllocation], held: Mapping[str, model.ClaimRecord]
+    ) -> None:
+        """Note what records take, by what they held."""
+        taken = [each for each in untold if self._is_taken(each, held)][:_TURN_LEFT]
+        if not taken:
+            return
         noted: dict[str, dict[str, model.HeldClaim]] = {}
-        for each in missing:
+        for each in taken:
             noted.setdefault(each.host, {})[each.consumer] = self._held(each)
         done = lapsed_claims.note_lapsed(self._synchronizer, self._cache, noted)
         LOG.warning(
             "The back end tells nothing of allocations of servers %(servers)s, which may be left: "
             "%(done)d of %(hosts)d hosts' records do now.",
             {
-                "servers": ", ".join(each.consumer for each in missing),
+                "servers": ", ".join(each.consumer for each in taken),
                 "done": done,
                 "hosts": len(noted),
             },
+        )
+
+    def _is_taken(self, left: LeftAllocation, held: Mapping[str, model.ClaimRecord]) -> bool:
+        """Say whether its host's record, as it was read, has room for it."""
+        read = held.get(left.host)
+        return read is not None and (
+            read.with_lapsed({left.consumer: self._held(left)}) is not read
         )
 
     def _held(self, left: LeftAllocation) -> model.HeldClaim:
@@ -161,6 +172,11 @@ class LeftAllocations:
             self._writer,
             self._now_seconds(),
         )
+
+
+def _is_told(left: LeftAllocation, held: Mapping[str, model.ClaimRecord]) -> bool:
+    read = held.get(left.host)
+    return read is not None and read.tells_of(left.consumer, left.resources)
 
 
 _TURN_SECONDS = 10.0

@@ -191,7 +191,7 @@ class OrphanJudge:
             places = consumer_presence.find(looked, cells_of_hosts(snapshot))
             for name in looked:
                 found = places[name]
-                kind = _kind(found, judged[name].amounts, snapshot)
+                kind = _kind(found, judged[name], snapshot)
                 judged[name] = attrs.evolve(judged[name], kind=kind, found=found)
         return judged
 
@@ -243,7 +243,7 @@ def _text(reply: Any) -> str:
 
 def _kind(
     found: consumer_presence.ConsumerPresence,
-    amounts: placement_replies.Amounts,
+    judged: JudgedAllocation,
     snapshot: snapshot_module.Snapshot,
 ) -> AllocationKind:
     where = found.where
@@ -257,9 +257,7 @@ def _kind(
     ):
         return AllocationKind.UNDER_WAY
     if where is consumer_presence.ConsumerPlace.INSTANCE:
-        if found.host and any(
-            _place(snapshot, each) == (found.cell, found.host) for each in amounts
-        ):
+        if found.host and _is_served(found, judged, snapshot):
             return AllocationKind.SERVED
         return (
             AllocationKind.BURIED
@@ -270,6 +268,21 @@ def _kind(
         consumer_presence.ConsumerPlace.ABSENT: AllocationKind.ABSENT,
         consumer_presence.ConsumerPlace.ENDED_MIGRATION: AllocationKind.ENDED_MIGRATION,
     }.get(where, AllocationKind.UNPROVED)
+
+
+def _is_served(
+    found: consumer_presence.ConsumerPresence,
+    judged: JudgedAllocation,
+    snapshot: snapshot_module.Snapshot,
+) -> bool:
+    """Say whether a server is where the suspects wrote, or where it has anything at all.
+
+    What was left on one host may be doubled up by who places the server on another one.
+    """
+    place = (found.cell, found.host)
+    if judged.wrote:
+        return all(_place(snapshot, each.host) == place for each in judged.wrote)
+    return any(_place(snapshot, each) == place for each in judged.amounts)
 
 
 def _place(snapshot: snapshot_module.Snapshot, node: str) -> tuple[str, str] | None:

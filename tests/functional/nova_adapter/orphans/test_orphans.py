@@ -463,6 +463,19 @@ class NeverDeletedTest(OrphansCase):
         self.stays(consumer)
         self.assertEqual({"elsewhere": 1}, self.kinds())
 
+    def test_one_that_has_its_own_hosts_too_keeps_what_is_left_on_another_and_it_is_told(self):
+        """Another scheduler placed it and knew of nothing left: Nova's code doubles up."""
+        consumer = self.died("h1")
+        left = self.ask("get", f"/allocations/{consumer}")
+        left["allocations"][self.nodes["h2"].uuid] = left["allocations"][self.nodes["h1"].uuid]
+        for each in left["allocations"].values():
+            each.pop("generation", None)
+        self.ask("put", f"/allocations/{consumer}", left)
+        self.server(cloud.CELL2, "h2", consumer)
+        self.stays(consumer)
+        self.assertEqual({"elsewhere": 1}, self.kinds())
+        self.assertIn(consumer, self.record(self.nodes["h1"].uuid).lapsed)
+
     def test_a_migration_under_way_keeps_its_allocation(self):
         for column in ("uuid", "instance_uuid"):
             consumer = self.died()
