@@ -7,8 +7,8 @@ from nova_nodb_scheduler.nova_adapter import assembly
 from nova_nodb_scheduler.nova_adapter.waiting import request_payload
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter.waiting import queue_cloud
-from tests.functional.own_process import cases
 from tests.functional.zaqar import zaqar_server
+from tests.own_process import cases
 
 _QUEUE = "of-a-scheduler"
 _NAMES = ("event", "servers", "attempt")

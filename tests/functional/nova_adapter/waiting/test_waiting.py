@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs Nova's services with requests that wait, each module in a process of its own."""
 
-from tests.functional.own_process import cases
+from tests.own_process import cases
 
 
 class DyingConductorsTest(cases.OwnProcessCase):

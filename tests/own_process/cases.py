@@ -15,7 +15,7 @@ import tempfile
 import unittest
 from typing import ClassVar
 
-_ROOT = pathlib.Path(__file__).parents[3]
+_ROOT = pathlib.Path(__file__).parents[2]
 #: Of a whole module, beside as much else as the processors bear.
 _MOST_SECONDS = 1500.0
 #: What is told of a failure, of each of the two streams.
