@@ -30,6 +30,8 @@ TEST_DIRECTORIES = {
     "faults",
     "functional",
     "nova_suite",
+    # No tests: it runs modules of functional ones.
+    "own_process",
     "unit",
     # A proof with figures, run by tools/waiting.sh alone; its instruments are unit tests.
     "waiting",
