@@ -78,9 +78,7 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
 
     def test_a_second_one_that_sends_on(self):
         server = self.ask_of_a_dying_one(TASKS, "_delete_build_request", behind=True)[0]
-        with self.dying(self.waiting._ledger, "sent") as died:
-            self.take_over(server)
-            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.take_over_and_die(server, self.waiting._ledger, "sent")
         self.take_over(server)
         self.assert_built_once(server)
 
@@ -459,80 +457,61 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
             self.assert_built_behind(asleep, server)
         self.assert_has_done_nothing(server)
 
-    def test_one_that_slept_before_it_removed_an_instance_removes_none(self):
-        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+    def overtake_who_clears(self, server, name, owner, step, *, behind=False):
+        """Have a conductor sleep as it clears away, until another is behind a step of its own."""
         self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
         with (
             mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(objects.Instance, "create", behind=True) as made,
+            self.sleeping(owner, step, behind=True) as came,
         ):
-            with self.sleeping(abandoned_requests, "_remove") as asleep:
+            with self.sleeping(abandoned_requests, name, behind=behind) as asleep:
                 self.grant(server)
                 self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
                 self.take_over(server)
-                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
+                self.assertTrue(came.wait(waiting_cloud.PATIENCE_SECONDS))
             self.wait_for_overtaken()
+
+    def test_one_that_slept_before_it_removed_an_instance_removes_none(self):
+        server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
+        self.overtake_who_clears(server, "_remove", objects.Instance, "create")
         self.assert_built_once(server)
 
     def test_one_that_slept_behind_the_unmapping_removes_nobodys_instance(self):
         server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]
-        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
-        with (
-            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(objects.Instance, "create", behind=True) as made,
-        ):
-            with self.sleeping(abandoned_requests, "_unmap", behind=True) as asleep:
-                self.grant(server)
-                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-                self.take_over(server)
-                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
-            self.wait_for_overtaken()
+        self.overtake_who_clears(server, "_unmap", objects.Instance, "create", behind=True)
         self.assert_built_once(server)
 
-    def test_one_that_slept_before_the_build_requests_deletion_leaves_who_waits(self):
+    @contextlib.contextmanager
+    def sleeping_behind_its_word(self):
+        """Give a server whose conductor sleeps behind ``mapped``; its user sees it behind that."""
         with (
             mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
             self.sleeping(self.waiting._ledger, "mapped", behind=True) as asleep,
         ):
             server = self.ask()[0]
             self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+            yield server
+        self.wait_for_overtaken()
+        self.assert_seen(server)
+
+    def test_one_that_slept_before_the_build_requests_deletion_leaves_who_waits(self):
+        with self.sleeping_behind_its_word() as server:
             full = nova_exception.NoValidHost(reason="full")
             with mock.patch.object(TASKS, "_schedule_instances", autospec=True, side_effect=full):
                 self.take_over(server)
                 self.waits(server)
-        self.wait_for_overtaken()
-        self.assert_seen(server)
         self.grant(server)
         self.assert_built_once(server)
 
     def test_one_that_wakes_where_who_unmapped_its_server_died_loses_no_server(self):
-        with (
-            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(self.waiting._ledger, "mapped", behind=True) as asleep,
-        ):
-            server = self.ask()[0]
-            self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-            with self.dying(abandoned_requests, "_unmap", behind=True) as died:
-                self.take_over(server)
-                self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
-        self.wait_for_overtaken()
-        self.assert_seen(server)
+        with self.sleeping_behind_its_word() as server:
+            self.take_over_and_die(server, abandoned_requests, "_unmap", behind=True)
         self.take_over(server)
         self.assert_built_once(server)
 
     def test_one_that_slept_before_the_unmapping_loses_no_server(self):
         server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
-        self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
-        with (
-            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(self.waiting._ledger, "mapped", behind=True) as made,
-        ):
-            with self.sleeping(abandoned_requests, "_unmap") as asleep:
-                self.grant(server)
-                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
-                self.take_over(server)
-                self.assertTrue(made.wait(waiting_cloud.PATIENCE_SECONDS))
-            self.wait_for_overtaken()
+        self.overtake_who_clears(server, "_unmap", self.waiting._ledger, "mapped")
         self.assert_seen(server)
         self.take_over(server)
         self.assert_built_once(server)
@@ -553,18 +532,14 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
 
     def test_its_user_sees_it_where_who_removed_its_instance_died(self):
         server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
-        with self.dying(objects.Instance, "destroy", behind=True) as died:
-            self.take_over(server)
-            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.take_over_and_die(server, objects.Instance, "destroy", behind=True)
         self.assert_seen(server)
         self.take_over(server)
         self.assert_built_once(server)
 
     def test_one_that_its_user_deletes_while_an_instance_of_its_is_removed_is_gone(self):
         server = self.ask_of_a_dying_one(self.waiting._ledger, "mapped", behind=True)[0]
-        with self.dying(objects.Instance, "destroy") as died:
-            self.take_over(server)
-            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.take_over_and_die(server, objects.Instance, "destroy")
         self.admin_api.delete_server(server)
         self.take_over(server)
         self.ended(server)

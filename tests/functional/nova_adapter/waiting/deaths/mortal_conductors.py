@@ -102,6 +102,12 @@ class MortalConductors(waiting_cloud.WaitingCloud):
         self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
         self.grant(server)
 
+    def take_over_and_die(self, server, owner, name, *, behind=False):
+        """Have another conductor take over, which ends before a function, or behind it."""
+        with self.dying(owner, name, behind=behind) as died:
+            self.take_over(server)
+            self.assertTrue(died.wait(waiting_cloud.PATIENCE_SECONDS))
+
     def assert_built_once(self, *servers):
         for server in servers:
             self.active(server)
