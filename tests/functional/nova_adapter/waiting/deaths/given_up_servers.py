@@ -248,6 +248,7 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
             with self.subTest(behind=behind), self.away_at("place", behind=behind):
                 server = self.ask()[0]
                 self.let_go(server)
+                self.active(server)
                 self.make_room(server)
 
     def test_so_it_is_where_nobody_knows_whether_it_was_sent(self):
