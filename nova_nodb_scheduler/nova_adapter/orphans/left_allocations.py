@@ -129,7 +129,11 @@ class LeftAllocations:
         self._note([each for each in self._without_ended(old) if each.name in taken])
 
     def _without_ended(self, old: Sequence[LeftAllocation]) -> list[LeftAllocation]:
-        """Forget those that can come to nothing any more; return others that were looked at."""
+        """Forget those that can come to nothing any more; return the others.
+
+        Without those that are left for another turn. Of a Placement that is silent nobody
+        learns more then, and who dies meanwhile has noted nothing: all are returned.
+        """
         if not old:
             return []
         suspected: dict[str, list[orphan_verdicts.SuspectedClaim]] = collections.defaultdict(list)
@@ -142,9 +146,10 @@ class LeftAllocations:
         left = []
         with self._lock:
             for each in old:
-                if each.consumer not in judged:
+                found = judged.get(each.consumer)
+                if found is None and not budget.silent:
                     continue
-                if not orphan_verdicts.is_over(judged[each.consumer]):
+                if found is None or not orphan_verdicts.is_over(found):
                     left.append(each)
                 elif self._left.get(each.name) is each:
                     # One that was left again meanwhile stays.
