@@ -60,6 +60,7 @@ class ConductorManager(
         duty = plugin.sweep_duty()
         reporter.on_lost = duty.ask
         reporter.unsettled = duty.behind
+        duty.on_turn = reporter.speak_while_hung
         heartbeats = plugin.heartbeat_storage()
         look = reporter.on_beat
 

@@ -24,11 +24,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.nova_adapter.orphans import (
+    allocation_reads,
+    orphan_verdicts,
+    turn_duty,
+)
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
-from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 
@@ -36,8 +39,10 @@ LOG = logging.getLogger(__name__)
 
 #: Remembered by one process; the oldest go. Each is a write of which no answer came.
 _MOST_LEFT = 1000
-#: Looked at in Placement, or noted, in one turn.
+#: Calls to Placement, and what is noted, in one turn.
 _TURN_LEFT = 50
+#: Between two turns while the back end is away: what is not noted is known to this process alone.
+_MOST_TURN_SECONDS = 30.0
 
 
 @attrs.frozen
@@ -53,6 +58,10 @@ class LeftAllocation:
     host: str
     resources: Mapping[str, int]
     since: float
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.consumer, self.host
 
 
 @attrs.define(eq=False, slots=False)
@@ -110,16 +119,21 @@ class LeftAllocations:
             return
         held = lapsed_claims.read_claims(self._synchronizer, {each.host for each in left})
         untold = [each for each in left if not _is_told(each, held)]
+        taken = {each.name for each in untold if self._is_taken(each, held)}
         before = self._clock() - self._forget_seconds
         # Placement may hang: what is noted unasked does not wait for it.
-        self._note([each for each in untold if each.since >= before], held)
+        self._note([each for each in untold if each.since >= before and each.name in taken])
         old = [each for each in untold if each.since < before]
         # What no record takes keeps nothing else waiting.
-        old.sort(key=lambda each: not self._is_taken(each, held))
-        self._note(self._without_ended(old[:_TURN_LEFT]), held)
+        old.sort(key=lambda each: each.name not in taken)
+        self._note([each for each in self._without_ended(old) if each.name in taken])
 
     def _without_ended(self, old: Sequence[LeftAllocation]) -> list[LeftAllocation]:
-        """Forget those that can come to nothing any more; return the others."""
+        """Forget those that can come to nothing any more; return the others.
+
+        Without those that are left for another turn. Of a Placement that is silent nobody
+        learns more then, and who dies meanwhile has noted nothing: all are returned.
+        """
         if not old:
             return []
         suspected: dict[str, list[orphan_verdicts.SuspectedClaim]] = collections.defaultdict(list)
@@ -127,31 +141,34 @@ class LeftAllocations:
             suspected[each.consumer].append(
                 orphan_verdicts.SuspectedClaim(each.consumer, each.host, self._held(each), True)
             )
-        judged = self._judge.judge(suspected, self._snapshot())
-        ended = [each for each in old if orphan_verdicts.is_over(judged[each.consumer])]
+        budget = allocation_reads.CallBudget(_TURN_LEFT)
+        judged = self._judge.judge(suspected, self._snapshot(), budget=budget)
+        left = []
         with self._lock:
-            for each in ended:
-                # One that was left again meanwhile stays.
-                if self._left.get((each.consumer, each.host)) is each:
-                    del self._left[each.consumer, each.host]
-        return [each for each in old if each not in ended]
+            for each in old:
+                found = judged.get(each.consumer)
+                if found is None and not budget.silent:
+                    continue
+                if found is None or not orphan_verdicts.is_over(found):
+                    left.append(each)
+                elif self._left.get(each.name) is each:
+                    # One that was left again meanwhile stays.
+                    del self._left[each.name]
+        return left
 
-    def _note(
-        self, untold: Sequence[LeftAllocation], held: Mapping[str, model.ClaimRecord]
-    ) -> None:
-        """Note what records take, by what they held."""
-        taken = [each for each in untold if self._is_taken(each, held)][:_TURN_LEFT]
-        if not taken:
-            return
+    def _note(self, untold: Sequence[LeftAllocation]) -> None:
+        """Note what records take."""
         noted: dict[str, dict[str, model.HeldClaim]] = {}
-        for each in taken:
+        for each in untold[:_TURN_LEFT]:
             noted.setdefault(each.host, {})[each.consumer] = self._held(each)
+        if not noted:
+            return
         done = lapsed_claims.note_lapsed(self._synchronizer, self._cache, noted)
         LOG.warning(
             "The back end tells nothing of allocations of servers %(servers)s, which may be left: "
             "%(done)d of %(hosts)d hosts' records do now.",
             {
-                "servers": ", ".join(each.consumer for each in taken),
+                "servers": ", ".join(each.consumer for each in untold[:_TURN_LEFT]),
                 "done": done,
                 "hosts": len(noted),
             },
@@ -179,39 +196,20 @@ def _is_told(left: LeftAllocation, held: Mapping[str, model.ClaimRecord]) -> boo
     return read is not None and read.tells_of(left.consumer, left.resources)
 
 
-_TURN_SECONDS = 10.0
-#: While the back end is away: what is not noted there is known to this process alone.
-_MOST_TURN_SECONDS = 30.0
+class LeftDuty(turn_duty.TurnDuty):
+    """Takes turns in a thread, in every worker that writes allocations.
 
+    What is not noted when it is stopped nobody remembers.
+    """
 
-class LeftDuty:
-    """Takes turns in a thread, in every worker that writes allocations."""
-
-    def __init__(self, left: LeftAllocations, *, turn_seconds: float = _TURN_SECONDS) -> None:
-        self._left = left
-        self._turn_seconds = turn_seconds
-        self._backoff = backoff.Backoff(turn_seconds, _MOST_TURN_SECONDS, time.monotonic)
-        self._thread = step_thread.StepThread(
-            "nodb-left-allocations", self._step, self._failed, lambda running: None
+    def __init__(self, left: LeftAllocations) -> None:
+        super().__init__(
+            "nodb-left-allocations",
+            "What may be left in Placement is not noted",
+            _MOST_TURN_SECONDS,
         )
+        self._left = left
 
-    def start(self) -> None:
-        """Start the thread; once, in the worker process."""
-        self._thread.start()
-
-    def stop(self, timeout_seconds: float = 10.0) -> None:
-        """End the thread; idempotent. What is not noted by then nobody remembers."""
-        self._thread.stop(timeout_seconds)
-
-    def _step(self, stop: threading.Event) -> None:
-        if stop.wait(self._turn_seconds) or self._backoff.remaining_seconds():
-            return
-        try:
-            self._left.turn()
-            self._backoff.succeeded()
-        except errors.NodbError as error:
-            LOG.info("What may be left in Placement is not noted now: %(why)s", {"why": error})
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._backoff.failed()
+    def _turn(self) -> bool:
+        self._left.turn()
+        return False

@@ -23,14 +23,16 @@ import collections
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from threading import Event
 
 import attrs
 
-from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
+from nova_nodb_scheduler.nova_adapter.orphans import (
+    allocation_reads,
+    orphan_verdicts,
+    turn_duty,
+)
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
-from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 
@@ -49,7 +51,7 @@ class OrphanFinderOptions:
     :param again_seconds: until a suspect is looked at again; doubled up to the next
     :param forget_seconds: how long after the end of its lease a claim is remembered of
         which nothing is found: its write may be on its way to Placement
-    :param turn_suspects: looked at in one turn
+    :param turn_calls: to Placement in one turn, beside as many deletions
     """
 
     deletes: bool = True
@@ -58,7 +60,7 @@ class OrphanFinderOptions:
     again_seconds: float = 30.0
     again_most_seconds: float = 600.0
     forget_seconds: float = 300.0
-    turn_suspects: int = 50
+    turn_calls: int = 50
 
 
 @attrs.define
@@ -134,15 +136,16 @@ class OrphanFinder:
         self._verdicts.clear()
         self._seen_at.clear()
 
-    def turn(self) -> None:
+    def turn(self) -> bool:
         """Look at the suspects that are due; blocks for Placement, databases and a write.
 
+        :returns: whether more are due than one turn looks at, and Placement answers
         :raises BackendUnavailable: what is no suspect any more is forgotten later
         """
         snapshot = self._snapshot()
         if snapshot is None:
             self._writers.forget()
-            return
+            return False
         self._writers.look()
         found = orphan_verdicts.find_suspects(snapshot)
         for gone in self._verdicts.keys() - found.keys():
@@ -153,17 +156,20 @@ class OrphanFinder:
         due_at = {name: self._due_at(name, claims, now) for name, claims in found.items()}
         # Who waited longest comes first: a crowd keeps nobody out.
         due = sorted((name for name in found if due_at[name] <= now), key=due_at.__getitem__)
-        due = due[: self._options.turn_suspects]
-        judged = self._judge.judge({name: found[name] for name in due}, snapshot)
-        self.status.looked += len(due)
+        budget = allocation_reads.CallBudget(self._options.turn_calls)
+        # Before Placement is asked: what is younger then may come behind the answer.
+        before = self._now_seconds() - self._options.forget_seconds
+        judged = self._judge.judge({name: found[name] for name in due}, snapshot, budget=budget)
+        self.status.looked += len(judged)
         forget: dict[str, dict[str, str]] = {}
-        for name in due:
-            self._looked(judged[name])
-            for each in self._ended(found[name], judged[name]):
-                forget.setdefault(each.host, {})[name] = each.held.claim_id
+        for name, each in judged.items():
+            self._looked(each)
+            for claim in _ended(found[name], each, before):
+                forget.setdefault(claim.host, {})[name] = claim.held.claim_id
         kinds = collections.Counter(look.kind for look in self._verdicts.values())
         self.status.by_kind = {kind: kinds[kind] for kind in orphan_verdicts.ORPHANS}
         lapsed_claims.forget_lapsed(self._synchronizer, self._cache, forget)
+        return len(judged) < len(due) and not budget.silent
 
     def _due_at(
         self, consumer: str, claims: Sequence[orphan_verdicts.SuspectedClaim], now_seconds: float
@@ -249,53 +255,30 @@ class OrphanFinder:
                 },
             )
 
-    def _ended(
-        self,
-        found: Sequence[orphan_verdicts.SuspectedClaim],
-        judged: orphan_verdicts.JudgedAllocation,
-    ) -> list[orphan_verdicts.SuspectedClaim]:
-        """Return the lapsed claims of which nothing can come any more."""
-        if not orphan_verdicts.is_over(judged):
-            return []
-        before = self._now_seconds() - self._options.forget_seconds
-        return [
-            each for each in found if each.lapsed and (each.held.deadline_seconds or 0) < before
-        ]
+
+def _ended(
+    found: Sequence[orphan_verdicts.SuspectedClaim],
+    judged: orphan_verdicts.JudgedAllocation,
+    before_seconds: float,
+) -> list[orphan_verdicts.SuspectedClaim]:
+    """Return the lapsed claims of which nothing can come any more."""
+    if not orphan_verdicts.is_over(judged):
+        return []
+    return [
+        each for each in found if each.lapsed and (each.held.deadline_seconds or 0) < before_seconds
+    ]
 
 
-_TURN_SECONDS = 10.0
-
-
-class OrphanDuty:
+class OrphanDuty(turn_duty.TurnDuty):
     """Looks for orphan allocations in a thread, where this worker settles for all.
 
     :param settles: whether this worker settles claims for all
     """
 
-    def __init__(
-        self,
-        finder: OrphanFinder,
-        settles: Callable[[], bool],
-        *,
-        turn_seconds: float = _TURN_SECONDS,
-    ) -> None:
+    def __init__(self, finder: OrphanFinder, settles: Callable[[], bool]) -> None:
+        super().__init__("nodb-orphans", "Orphans are not looked for", 300.0)
         self.finder = finder
         self._settles = settles
-        self._turn_seconds = turn_seconds
-        self._backoff = backoff.Backoff(turn_seconds, 300.0, time.monotonic)
-        self._thread = step_thread.StepThread(
-            "nodb-orphans", self._step, self._failed, lambda running: None
-        )
-        #: Turns that failed.
-        self.failures = 0
-
-    def start(self) -> None:
-        """Start the thread; once, in the worker process."""
-        self._thread.start()
-
-    def stop(self, timeout_seconds: float = 10.0) -> None:
-        """End the thread; idempotent. What it deletes just now is deleted, or is not."""
-        self._thread.stop(timeout_seconds)
 
     def tell(self, whom: Callable[[str], None]) -> None:
         """See :meth:`OrphanFinder.tell`."""
@@ -312,19 +295,8 @@ class OrphanDuty:
             "orphan_failures": float(self.failures),
         }
 
-    def _step(self, stop: Event) -> None:
-        if stop.wait(self._turn_seconds) or self._backoff.remaining_seconds():
-            return
+    def _turn(self) -> bool:
         if not self._settles():
             self.finder.leave()
-            return
-        try:
-            self.finder.turn()
-            self._backoff.succeeded()
-        except errors.NodbError as error:
-            LOG.info("Orphans are not looked for now: %(error)s", {"error": error})
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._backoff.failed()
-        self.failures += 1
+            return False
+        return self.finder.turn()

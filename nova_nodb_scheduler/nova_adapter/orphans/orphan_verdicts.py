@@ -22,7 +22,7 @@ import numpy as np
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.nova_adapter.orphans import consumer_presence
+from nova_nodb_scheduler.nova_adapter.orphans import allocation_reads, consumer_presence
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     placement_calls,
     placement_replies,
@@ -163,7 +163,7 @@ def is_over(judged: JudgedAllocation) -> bool:
 
 
 class OrphanJudge:
-    """Judges consumers; any thread. Blocks for a request each, and some statements a cell.
+    """Judges consumers; any thread. Blocks for requests, and some statements a cell.
 
     :param posts: speaks to Placement
     """
@@ -176,16 +176,33 @@ class OrphanJudge:
         suspected: Mapping[str, Sequence[SuspectedClaim]],
         snapshot: snapshot_module.Snapshot,
         on: Mapping[str, Collection[str]] | None = None,
+        *,
+        budget: allocation_reads.CallBudget | None = None,
     ) -> dict[str, JudgedAllocation]:
         """Say of each consumer what stands behind its allocation.
 
-        :param suspected: claims by consumer
+        :param suspected: claims by consumer, in the order in which they are judged
         :param on: by consumer the hosts on which an allocation counts that no claim
             explains; none where none is given
+        :param budget: those that it does not suffice for are left out; some hundred at most.
+            All are judged where none is given
         """
+        on = on or {}
+        hosts = {
+            consumer: {each.host for each in claims}.union(on.get(consumer, ()))
+            for consumer, claims in suspected.items()
+        }
+        reads = allocation_reads.AllocationReads(self._posts, hosts.values(), budget)
         judged: dict[str, JudgedAllocation] = {}
         for consumer, claims in suspected.items():
-            judged[consumer] = self._read(consumer, claims, (on or {}).get(consumer, ()))
+            others = on.get(consumer, ())
+            amounts = reads.listed(consumer, hosts[consumer])
+            if amounts is not None and _is_nothing(claims, amounts, others):
+                judged[consumer] = JudgedAllocation(consumer, AllocationKind.NOTHING)
+                continue
+            held = reads.held(consumer)
+            if held is not None:
+                judged[consumer] = _read(consumer, held, claims, others)
         looked = [name for name, each in judged.items() if each.generation is not None]
         if looked:
             places = consumer_presence.find(looked, cells_of_hosts(snapshot))
@@ -194,34 +211,6 @@ class OrphanJudge:
                 kind = _kind(found, judged[name], snapshot)
                 judged[name] = attrs.evolve(judged[name], kind=kind, found=found)
         return judged
-
-    def _read(
-        self, consumer: str, claims: Sequence[SuspectedClaim], on: Collection[str]
-    ) -> JudgedAllocation:
-        held = self._posts.held(consumer)
-        if not isinstance(held, placement_calls.HeldAllocation):
-            found = consumer_presence.ConsumerPresence(
-                consumer_presence.ConsumerPlace.UNPROVED, detail=f"Placement: {_text(held)}"
-            )
-            return JudgedAllocation(consumer, AllocationKind.UNPROVED, found=found)
-        # Another amount, or another host, is another's write.
-        wrote = [
-            each
-            for each in claims
-            if dict(held.amounts.get(each.host, {})) == dict(each.held.resources)
-        ]
-        if not wrote and not held.amounts.keys() & set(on):
-            return JudgedAllocation(consumer, AllocationKind.NOTHING)
-        body: Mapping[str, Any] = held.body
-        return JudgedAllocation(
-            consumer,
-            AllocationKind.UNPROVED,
-            held.amounts,
-            body["consumer_generation"],
-            str(body["project_id"]),
-            str(body["user_id"]),
-            wrote=wrote,
-        )
 
     def delete(self, judged: JudgedAllocation) -> bool:
         """Remove an allocation as it was judged; False where that is not known to be done.
@@ -235,6 +224,46 @@ class OrphanJudge:
         return isinstance(
             self._posts.empty([(server, judged.generation)]), placement_replies.DoneReply
         )
+
+
+def _read(
+    consumer: str,
+    held: placement_calls.HeldAllocation | placement_replies.Reply,
+    claims: Sequence[SuspectedClaim],
+    on: Collection[str],
+) -> JudgedAllocation:
+    if not isinstance(held, placement_calls.HeldAllocation):
+        found = consumer_presence.ConsumerPresence(
+            consumer_presence.ConsumerPlace.UNPROVED, detail=f"Placement: {_text(held)}"
+        )
+        return JudgedAllocation(consumer, AllocationKind.UNPROVED, found=found)
+    if _is_nothing(claims, held.amounts, on):
+        return JudgedAllocation(consumer, AllocationKind.NOTHING)
+    body: Mapping[str, Any] = held.body
+    return JudgedAllocation(
+        consumer,
+        AllocationKind.UNPROVED,
+        held.amounts,
+        body["consumer_generation"],
+        str(body["project_id"]),
+        str(body["user_id"]),
+        wrote=_wrote(claims, held.amounts),
+    )
+
+
+def _is_nothing(
+    claims: Sequence[SuspectedClaim], amounts: placement_replies.Amounts, on: Collection[str]
+) -> bool:
+    return not _wrote(claims, amounts) and not any(amounts.get(host) for host in on)
+
+
+def _wrote(
+    claims: Sequence[SuspectedClaim], amounts: placement_replies.Amounts
+) -> list[SuspectedClaim]:
+    """Return the claims that are what is allocated: another amount, or host, is another's write."""
+    return [
+        each for each in claims if dict(amounts.get(each.host, {})) == dict(each.held.resources)
+    ]
 
 
 def _text(reply: Any) -> str:

@@ -34,7 +34,7 @@ from nova_nodb_scheduler.nova_adapter.reporting import dirty_records as dirty_mo
 from nova_nodb_scheduler.nova_adapter.reporting import journal_writer, row_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
 from nova_nodb_scheduler.observe import exporter, metric_labels, reporter_metrics
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.wire import codec
@@ -168,6 +168,10 @@ class ChangeReporter:
         self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
+        #: When the last beat was said, and what; None before the first one.
+        self._said: tuple[float, Mapping[str, Any]] | None = None
+        #: The beat since which it is told in the log that this reporter's thread hangs.
+        self._hung_since_beat = 0
         #: The back end's time and this process's, when they were held against each other last.
         self._times: tuple[float, float] | None = None
         #: When no heartbeat waited any more; None before the first beat.
@@ -249,6 +253,53 @@ class ChangeReporter:
             self._thread, self._pid = thread, os.getpid()
             atexit.register(self.stop)
 
+    # -- another thread ---------------------------------------------------
+
+    def speak_while_hung(
+        self, publisher: publisher_module.Publisher, now_seconds: Callable[[], float]
+    ) -> None:
+        """Say in the place of this reporter's thread, where that hangs, that its cells are behind.
+
+        The naive way, to be silent, has it forgotten behind a sweep. What its process hears
+        from then on is told to nobody, in a cell that others prove: a host all of whose
+        heartbeats come here looks dead. One thread calls it again and again.
+
+        :param publisher: of a connection that does not hang with this reporter's
+        :param now_seconds: the back end's time, by that connection
+        :raises BackendUnavailable: it could not be said
+        """
+        if self._said is None:
+            return
+        said_at, said = self._said
+        waits = self._clock() - said_at
+        if waits <= self._options.reporter_bound_seconds:
+            return
+        ages = dict.fromkeys(said["guards"], waits)
+        for known in (reporter_facts.lateness(said), self._dirty.ages_seconds()):
+            for scope, seconds in known.items():
+                ages[scope] = max(seconds, ages.get(scope, 0.0))
+        # A sweep that was asked for settles nothing as long as it hangs.
+        lateness = self._lateness({name: min(age, UNSETTLED_SECONDS) for name, age in ages.items()})
+        before = {name: value for name, value in said.items() if name != "late_seconds"}
+
+        def late(current: publisher_module.State | None) -> publisher_module.Computed:
+            if current is not None and current.get("beat", 0) > said["beat"]:
+                return publisher_module.UNCHANGED  # it goes on
+            return {**before, **lateness, "beat_at": now_seconds()}
+
+        identity = self.identity
+        assert identity is not None  # it has said something
+        key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
+        publisher.publish({key: late})
+        if self._hung_since_beat != said["beat"]:
+            self._hung_since_beat = said["beat"]
+            LOG.warning(
+                "Nothing was reported for %(seconds).0f s, for the thread that does it hangs, or "
+                "its connection. Until it goes on schedulers do not trust what they know of "
+                "%(scopes)s.",
+                {"seconds": waits, "scopes": ", ".join(sorted(ages))},
+            )
+
     # -- life -------------------------------------------------------------
 
     def stop(self) -> None:
@@ -257,6 +308,7 @@ class ChangeReporter:
         if thread is None or self._pid != os.getpid():
             return
         atexit.unregister(self.stop)
+        self._said = None
         deadline = self._clock() + self._options.exit_flush_seconds
         self._stop.set()
         self._hurry.set()
@@ -559,6 +611,7 @@ class ChangeReporter:
         key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
         self._beat_publisher.publish({key: lambda current: state})
         self._last_beat = now
+        self._said = now, state
         try:
             self.on_beat(self._synchronizer, identity.reporter_id)
         except errors.NodbError as error:

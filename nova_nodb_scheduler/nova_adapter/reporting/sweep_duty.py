@@ -106,6 +106,11 @@ class SweepDuty:
     _options: SweepDutyOptions
     _clock: Callable[[], float] = time.monotonic
     _journals: journal_watch.JournalWatch | None = attrs.field(default=None, kw_only=True)
+    #: Called in each turn, and between the pages of a sweep, with what writes by this thread's
+    #: connection, and the back end's time: says what others of this process cannot.
+    on_turn: Callable[[publisher_module.Publisher, Callable[[], float]], None] = attrs.field(
+        init=False, default=lambda publisher, now_seconds: None
+    )
     #: By scope, where the back end's head was when journals showed last that something is missing.
     _behind: dict[str, records.Cursor] = attrs.field(init=False, factory=dict)
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
@@ -164,6 +169,7 @@ class SweepDuty:
 
         :raises BackendUnavailable: nothing can be said; try again
         """
+        self._speak()
         incomplete: Exception | None = None
         known: _Known | None = None
         if self._behind:
@@ -193,6 +199,9 @@ class SweepDuty:
         if incomplete is not None:
             raise incomplete
 
+    def _speak(self) -> None:
+        self.on_turn(self._publisher, self._synchronizer.now_seconds)
+
     def _keeper(self, scope: str) -> leases.LeaseKeeper:
         if scope not in self._leases:
             self._leases[scope] = leases.LeaseKeeper(
@@ -213,6 +222,7 @@ class SweepDuty:
             if self._clock() - last_renewal > self._options.lease_seconds / 3:
                 self._keeper(scope).acquire()
                 last_renewal = self._clock()
+                self._speak()
             self._watch_journals()
 
         try:

@@ -14,7 +14,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import conductor_manager
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.testing import single_claims
+from nova_nodb_scheduler.testing import patience, single_claims
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
 from tests.unit.scheduling import hosts as rows
@@ -84,3 +84,18 @@ class ConductorTest(cloud.CloudCase):
         self.start()
         self.allocate()
         self.assertEqual(set(), self.claimed())
+
+    def test_where_its_reporter_hangs_in_a_lock_another_of_its_threads_says_that_it_is_behind(self):
+        manager = self.start()
+        reporter, duty = manager._nodb_reporter, manager._nodb_duty
+        patience.wait_until(lambda: reporter._said is not None, 10.0, lambda: "no beat", 0.02)
+        with reporter._flush_lock:
+            duty.stop()
+            own = reporter._clock
+            reporter._clock = lambda: own() + 60.0
+            duty._synchronizer.open()
+            duty.turn()
+            beat = self.states(known_namespaces.REPORTERS)[reporter.identity.reporter_id]
+            reporter._clock = own
+        duty._synchronizer.close()
+        self.assertGreaterEqual(beat["behind_seconds"][cloud.CELL1], 60.0)

@@ -171,21 +171,21 @@ class AllocationCalls:
         self, consumer: str, request_id: str | None = None
     ) -> HeldAllocation | placement_replies.Reply:
         """Read what a consumer has; a reply where no answer came."""
-        self._count("get")
-        try:
-            response = self._client.get(
-                f"{_URL}/{consumer}", version=_MICROVERSION, global_request_id=request_id
-            )
-            if response.status_code != 200:
-                return placement_replies.read_reply(response)
-            body = response.json()
+
+        def of(body: Mapping[str, Any]) -> HeldAllocation:
             amounts = {name: dict(part["resources"]) for name, part in body["allocations"].items()}
-        except keystone.ClientException as error:
-            return placement_replies.read_failure(error)
-        except Exception as error:
-            LOG.exception(_STRANGE)
-            return _unknown(error)
-        return HeldAllocation(amounts, body)
+            return HeldAllocation(amounts, body)
+
+        return self._get(f"{_URL}/{consumer}", of, request_id)
+
+    def on_provider(self, provider: str) -> placement_replies.Amounts | placement_replies.Reply:
+        """Read what each consumer has on one provider; a reply where no answer came."""
+        return self._get(
+            f"/resource_providers/{provider}/allocations",
+            lambda body: {
+                name: dict(part["resources"]) for name, part in body["allocations"].items()
+            },
+        )
 
     def left_behind(self, consumers: Iterable[str]) -> None:
         """Note that Placement has records of these consumers, without allocations."""
@@ -207,6 +207,21 @@ class AllocationCalls:
             "user_id": server.user_id,
             "consumer_generation": self._left.get(server.consumer),
         }
+
+    def _get(
+        self, url: str, read: Callable[[Mapping[str, Any]], Result], request_id: str | None = None
+    ) -> Result | placement_replies.Reply:
+        self._count("get")
+        try:
+            response = self._client.get(url, version=_MICROVERSION, global_request_id=request_id)
+            if response.status_code != 200:
+                return placement_replies.read_reply(response)
+            return read(response.json())
+        except keystone.ClientException as error:
+            return placement_replies.read_failure(error)
+        except Exception as error:
+            LOG.exception(_STRANGE)
+            return _unknown(error)
 
     def _post(
         self, kind: str, data: Mapping[str, Any], request_id: str | None

@@ -89,6 +89,10 @@ class Leftovers(stateful.RuleBasedStateMachine):
         """Answer as Placement."""
         if self.silent:
             raise keystone.ConnectFailure
+        if url.startswith("/resource_providers/"):
+            host = url.split("/")[2]
+            on = {c: {"resources": RESOURCES} for c, h in self.allocated if h == host}
+            return Answer({"allocations": on})
         consumer = url.rpartition("/")[2]
         held = {h: {"resources": RESOURCES} for c, h in self.allocated if c == consumer}
         more = {"consumer_generation": 1, "project_id": "p", "user_id": "u"} if held else {}

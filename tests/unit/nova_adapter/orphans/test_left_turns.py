@@ -82,6 +82,22 @@ class TurnsTest(unittest.TestCase):
         self.left.turn()
         self.assertEqual([True], told)
 
+    def test_where_placement_is_silent_it_is_asked_three_times_and_all_is_noted(self):
+        self.give_up(CROWD, FULL)
+        self.world.now += 301.0
+        self.world.silent = True
+        asked = []
+        own = self.world.get
+
+        def get(url, **how):
+            asked.append(url)
+            return own(url, **how)
+
+        self.world.get = get
+        self.left.turn()
+        self.assertEqual(3, len(asked))
+        self.assertEqual(set(CROWD), set(self.world.read()[FULL].lapsed))
+
     def noted_ids(self, host: str) -> dict[str, str]:
         lapsed = self.world.read()[host].lapsed
         return {name: each.claim_id for name, each in lapsed.items()}
