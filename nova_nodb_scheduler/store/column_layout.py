@@ -7,6 +7,7 @@ first of its values is written anywhere.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -282,7 +283,7 @@ class ColumnLayout:
             if position in self.unpacked:
                 cells.append(None)
                 continue
-            values = [each.get(name) for each in parents[parent]]
+            values = list(map(operator.methodcaller("get", name), parents[parent]))
             if position in self.marked:
                 absent[position] = np.array([value is None for value in values])
             cells.append(self._cells(keys, values, kind, default, path))
