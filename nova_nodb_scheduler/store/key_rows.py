@@ -494,9 +494,10 @@ class PackedRowsMutation:
         page = SortedKeys.of(packed, np.arange(len(packed)))
         if any(each.has_any(page) for each in self._pages):
             return True
-        is_empty = not len(self._buckets.open())
-        return not is_empty and any(
-            self._row(key) is not None for key in map(page.key, range(len(page)))
+        buckets = self._buckets.open()
+        return bool(len(buckets)) and any(
+            _row_in(buckets.get(hash(key) % _BUCKETS), key) is not None
+            for key in map(page.key, range(len(page)))
         )
 
     def enter_page(self, packed: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp]) -> None:

@@ -9,6 +9,7 @@ records belong to.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import operator
 import threading
@@ -212,6 +213,12 @@ class _Held:
         return given
 
 
+def _even_parts(batch: Sequence[records.Record]) -> Iterator[Sequence[records.Record]]:
+    count = -(-len(batch) // _MOST_TOGETHER)
+    edges = [len(batch) * at // count for at in range(count + 1)]
+    return (batch[begin:end] for begin, end in itertools.pairwise(edges))
+
+
 class Ingester:
     """The one way of records into a store; used by one thread at a time.
 
@@ -247,8 +254,8 @@ class Ingester:
             yield from self._take_each(batch)
             return
         held = _Held()
-        for first in range(0, len(batch), _MOST_TOGETHER):
-            part = batch[first : first + _MOST_TOGETHER]
+        # Alike in size: what is left of a page would be too few to be taken together.
+        for part in _even_parts(batch):
             is_taken = self._take_alike(part, held)
             if held.readable and not (is_taken and held.is_light):
                 yield held.let_go()

@@ -197,6 +197,10 @@ class FewCallsTest(testtools.TestCase):
         self.assertLess(sum(map(self.calls_to_take, pages)) / 4096, CALLS_A_SERVER)
         self.assertEqual(4096, len(self.store.snapshot().namespace("instances")))
 
+    def test_pages_of_any_length_cost_few_calls(self):
+        pages = [list(map(server, range(first, first + 300))) for first in range(0, 3000, 300)]
+        self.assertLess(sum(map(self.calls_to_take, pages)) / 3000, CALLS_A_SERVER)
+
     def test_one_that_cannot_be_read_costs_no_more_than_those_beside_it(self):
         page = list(map(server, range(2048)))
         page[700] = attrs.evolve(page[700], payload=b"\x01{")
