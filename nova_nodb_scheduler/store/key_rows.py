@@ -217,8 +217,10 @@ class SortedKeys:
 
     def has_any(self, other: SortedKeys) -> bool:
         """Return whether a key of the other is here, too."""
-        if not len(self):
+        if not len(self) or not len(other):
             return False
+        if self._highs[-1] < other._highs[0] or other._highs[-1] < self._highs[0]:
+            return False  # as where pages come in the order of their keys
         places = np.searchsorted(self._highs, other._highs)
         alike = self._highs[np.minimum(places, len(self) - 1)] == other._highs
         return any(self._place(other.key(at)) >= 0 for at in alike.nonzero()[0].tolist())
