@@ -7,7 +7,8 @@ first of its values is written anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -173,6 +174,8 @@ class ColumnLayout:
             (self._field(column.path), column.kind, _default(namespace, column))
             for column in namespace.columns
         )
+        #: By parent: names of the fields that columns take from there.
+        self._read_together: dict[int, list[str]] = {}
         category = {
             column.path: position
             for position, column in enumerate(namespace.columns)
@@ -185,6 +188,9 @@ class ColumnLayout:
             for position, column in enumerate(namespace.columns)
             if column.name in fields and column.kind in DTYPES and not column.steady
         )
+        for position, ((parent, name, _path), *_rest) in enumerate(self._columns):
+            if position not in self.unpacked:
+                self._read_together.setdefault(parent, []).append(name)
         #: By index and path: the CATEGORY column that holds the same text, if any.
         self.index_columns = tuple(
             tuple(category.get(path) for path in index.paths) for index in namespace.indexes
@@ -276,13 +282,18 @@ class ColumnLayout:
                     for position in self.unpacked:
                         self.cells(position, ((key, state),))
         parents = [_parents(states, path) for path in self._parents]
+        found = {
+            (parent, name): values
+            for parent, names in self._read_together.items()
+            for name, values in _fields(parents[parent], names)
+        }
         cells: list[Any] = []
         absent: dict[int, npt.NDArray[np.bool_]] = {}
         for position, ((parent, name, path), kind, default) in enumerate(self._columns):
             if position in self.unpacked:
                 cells.append(None)
                 continue
-            values = [each.get(name) for each in parents[parent]]
+            values = found[parent, name]
             if position in self.marked:
                 absent[position] = np.array([value is None for value in values])
             cells.append(self._cells(keys, values, kind, default, path))
@@ -381,6 +392,24 @@ def _parents(
         if set(map(type, found)) == {dict}:
             return found  # type: ignore[return-value]
     return [_parent(state, path) for state in states]
+
+
+def _fields(
+    states: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the names of fields with their values in some states, None where one lacks it.
+
+    State by state, for a page's states are more than a processor has at hand.
+    """
+    try:
+        if len(names) > 1:
+            rows = list(map(operator.itemgetter(*names), states))
+            yield from zip(names, map(list, zip(*rows, strict=True)), strict=True)
+            return
+    except KeyError:
+        pass
+    for name in names:
+        yield name, list(map(operator.methodcaller("get", name), states))
 
 
 def _parent(state: Mapping[str, Any], path: namespaces.Path) -> Mapping[str, Any]:

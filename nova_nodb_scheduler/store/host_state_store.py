@@ -98,7 +98,7 @@ class Subscription:
 
 
 #: How many changes are applied before readers get a turn: some 5 ms.
-_CHANGES_PER_TURN = 256
+CHANGES_PER_TURN = 256
 
 
 class HostStateStore:
@@ -189,11 +189,11 @@ class HostStateStore:
         outcomes: list[namespace_table.Outcome] = []
         rested_at = 0
         for turn in _turns(changes):
-            if len(outcomes) - rested_at >= _CHANGES_PER_TURN:
+            outcomes += self._apply_turn(turn)
+            if len(outcomes) - rested_at >= CHANGES_PER_TURN:
                 # A released lock alone does not let a waiting thread run.
                 time.sleep(0)
                 rested_at = len(outcomes)
-            outcomes += self._apply_turn(turn)
         return outcomes
 
     def subscribe(self, namespaces: Collection[str], most_keys: int = MOST_KEYS) -> Subscription:
@@ -214,6 +214,10 @@ class HostStateStore:
 
     def _apply_turn(self, changes: Sequence[records.Change]) -> list[namespace_table.Outcome]:
         """Apply changes of different records."""
+        names = {change.record.key.namespace for change in changes}
+        if len(names) == 1:
+            with self._lock:
+                return self._apply_to(names.pop(), changes)
         places: dict[str, list[int]] = {}
         for at, change in enumerate(changes):
             places.setdefault(change.key.namespace, []).append(at)
@@ -333,11 +337,22 @@ class HostStateStore:
 
 def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
     """Divide changes into lists of different records, none longer than a turn."""
+    changes = list(changes)
+    for first in range(0, len(changes), CHANGES_PER_TURN):
+        turn = changes[first : first + CHANGES_PER_TURN]
+        if len({change.record.key for change in turn}) == len(turn):
+            yield turn  # nearly always
+        else:
+            yield from _divided(turn)
+
+
+def _divided(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
+    """Divide changes, some of which are of one record."""
     turn: list[records.Change] = []
-    keys: set[tuple[str, str]] = set()
+    keys: set[records.RecordKey] = set()
     for change in changes:
-        key = (change.key.namespace, change.key.key)
-        if key in keys or len(turn) == _CHANGES_PER_TURN:
+        key = change.record.key
+        if key in keys:
             yield turn
             turn, keys = [], set()
         turn.append(change)

@@ -64,6 +64,7 @@ class Transient(Generic[K, V]):
 
 _UUID_BYTES = 16
 _UUID_CHARACTERS = 36
+_IS_DASH = np.isin(np.arange(_UUID_CHARACTERS), (8, 13, 18, 23))
 #: A uuid and the code of a suffix.
 _KEY_BYTES = _UUID_BYTES + 1
 #: A key and its row.
@@ -216,8 +217,10 @@ class SortedKeys:
 
     def has_any(self, other: SortedKeys) -> bool:
         """Return whether a key of the other is here, too."""
-        if not len(self):
+        if not len(self) or not len(other):
             return False
+        if self._highs[-1] < other._highs[0] or other._highs[-1] < self._highs[0]:
+            return False  # as where pages come in the order of their keys
         places = np.searchsorted(self._highs, other._highs)
         alike = self._highs[np.minimum(places, len(self) - 1)] == other._highs
         return any(self._place(other.key(at)) >= 0 for at in alike.nonzero()[0].tolist())
@@ -308,6 +311,22 @@ class KeyPacking:
         codes = np.array([packed[_UUID_BYTES] for packed in samples if packed], np.uint8)
         return _packed(keys.uuids, codes[keys.codes])
 
+    def page(self, keys: Sequence[str]) -> npt.NDArray[np.uint8] | None:
+        """Return keys packed, shape (n, 17), in a few calls for all.
+
+        :returns: None where some of them stay texts
+        """
+        uuids = _all_uuid_bytes(keys)
+        if uuids is None:
+            return None
+        found = [key[_UUID_CHARACTERS:] for key in keys]
+        suffixes = list(dict.fromkeys(found))
+        if len(suffixes) > _MOST_SUFFIXES:
+            return None
+        places = dict(zip(suffixes, range(len(suffixes)), strict=True))
+        codes = np.array(list(map(places.__getitem__, found)), np.uint8)
+        return self.adopt(UuidKeys(uuids, codes, suffixes))
+
     def given(self, packed: npt.NDArray[np.uint8]) -> UuidKeys:
         """Return packed keys for another process.
 
@@ -332,6 +351,27 @@ def _uuid_bytes(text: str) -> bytes | None:
     except ValueError:
         return None
     return found if found.hex() == digits else None
+
+
+def _all_uuid_bytes(keys: Sequence[str]) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of the uuids that keys begin with, shape (n, 16).
+
+    :returns: None where :func:`_uuid_bytes` returns it for one of them
+    """
+    joined = "".join([key[:_UUID_CHARACTERS] for key in keys])
+    if len(joined) != len(keys) * _UUID_CHARACTERS or not joined.isascii():
+        return None
+    texts = np.frombuffer(joined.encode(), np.uint8).reshape(-1, _UUID_CHARACTERS)
+    if np.any(texts[:, _IS_DASH] != ord("-")):
+        return None
+    digits = texts[:, ~_IS_DASH].tobytes()
+    try:
+        found = binascii.unhexlify(digits)
+    except ValueError:
+        return None
+    if found.hex().encode() != digits:
+        return None
+    return np.frombuffer(found, np.uint8).reshape(-1, _UUID_BYTES)
 
 
 def _bucket_of(key: bytes) -> int:
@@ -456,9 +496,10 @@ class PackedRowsMutation:
         page = SortedKeys.of(packed, np.arange(len(packed)))
         if any(each.has_any(page) for each in self._pages):
             return True
-        is_empty = not len(self._buckets.open())
-        return not is_empty and any(
-            self._row(key) is not None for key in map(page.key, range(len(page)))
+        buckets = self._buckets.open()
+        return bool(len(buckets)) and any(
+            _row_in(buckets.get(hash(key) % _BUCKETS), key) is not None
+            for key in map(page.key, range(len(page)))
         )
 
     def enter_page(self, packed: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp]) -> None:

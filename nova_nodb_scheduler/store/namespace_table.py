@@ -9,6 +9,7 @@ around every call.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,11 @@ from nova_nodb_scheduler.store import (
     store_snapshot,
     stored_pages,
     vocabulary,
+)
+
+_KEY = operator.attrgetter("record.key.key")
+_REVISION, _VERSION, _DELETED = map(
+    operator.attrgetter, ("record.revision", "record.version", "record.deleted")
 )
 
 #: Where the widths of these stand, beside those of columns.
@@ -351,6 +357,8 @@ class NamespaceTable:
         :returns: for each what became of it; an InvalidRecord, or what else its
             state made the namespace's digest raise, changed nothing
         """
+        if len(changes) >= record_chunks.ENOUGH_TOGETHER and self._take_new(changes):
+            return [True] * len(changes)
         outcomes: list[Outcome] = [False] * len(changes)
         known, tombstones = self._contents.rows, self._tombstones
         row_of = known.by_key()
@@ -384,6 +392,46 @@ class NamespaceTable:
         if taken:
             self._take(changes, taken, outcomes)
         return outcomes
+
+    def _take_new(self, changes: Sequence[records.Change]) -> bool:
+        """Take new records over in a few calls for all, as a first load brings them.
+
+        :returns: False where one of them is not new, or not as it should be; nothing was
+            changed then
+        """
+        if not self._layout.is_plain or any(map(_DELETED, changes)):
+            return False
+        revisions = list(map(_REVISION, changes))
+        versions = list(map(_VERSION, changes))
+        if set(map(type, revisions)) != {int} or set(map(type, versions)) != {int}:
+            return False
+        if min(*revisions, *versions) < 1 or max(*revisions, *versions) > _GREATEST:
+            return False
+        keys = list(map(_KEY, changes))
+        states = [change.state for change in changes if type(change.state) is dict]
+        if len(states) < len(keys) or not self._tombstones.keys().isdisjoint(keys):
+            return False
+        held = self._contents
+        try:
+            packed = held.rows.packed(keys)
+            make_digest = self._namespace.digest
+            digests = None if make_digest is None else list(map(make_digest, keys, states))
+            page = self._layout.page(keys, states, digests)
+        except (errors.NodbError, TypeError, ValueError):
+            return False
+        kept = held.payloads.together(changes)
+        if not kept:
+            return False
+        rows = TakenRows(
+            keys,
+            np.array(revisions, np.int64),
+            np.array(versions, np.int64),
+            held.coded(page),
+            digests,
+        )
+        held.put_new(rows, packed, *record_chunks.parted(kept), self._kin)
+        self._changed()
+        return True
 
     def _take(
         self, changes: Sequence[records.Change], taken: Sequence[int], outcomes: list[Outcome]

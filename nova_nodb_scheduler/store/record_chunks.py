@@ -368,8 +368,15 @@ class Chunk:
         return moved
 
 
+def parted(kept: Sequence[Kept]) -> tuple[list[Any], npt.NDArray[np.uint8]]:
+    """Return what holds each payload, and where in it, shape (n,), as a chunk keeps them."""
+    held = [each if type(each) is bytes else each[0] for each in kept]
+    places = [0 if type(each) is bytes else each[1] for each in kept]
+    return held, np.array(places, np.uint8)
+
+
 #: So many changes of one namespace at once come of a snapshot, or of a storm.
-_ENOUGH_TO_BUNDLE = 64
+ENOUGH_TOGETHER = 64
 
 
 class Payloads:
@@ -385,16 +392,16 @@ class Payloads:
 
         :param numbers: of the chunks that they will stand in
         """
-        return self._together(changes) or list(map(self._alone, changes, numbers))
+        return self.together(changes) or list(map(self._alone, changes, numbers))
 
-    def _together(self, changes: Sequence[records.Change]) -> Sequence[Kept]:
+    def together(self, changes: Sequence[records.Change]) -> Sequence[Kept]:
         """Return payloads packed together; nothing where they are too few.
 
         A bundle stays until its last record is replaced. Records of a snapshot
         are replaced one by one, and records of a feed, too, which would leave
         many bundles with few records each.
         """
-        if len(changes) < _ENOUGH_TO_BUNDLE:
+        if len(changes) < ENOUGH_TOGETHER:
             return ()
         texts = [change.text for change in changes if change.text is not None]
         if len(texts) < len(changes):

@@ -77,17 +77,19 @@ class Rows:
         return self.chunk_of(row).revisions.item(row % record_chunks.CHUNK_ROWS)
 
     def packed(self, keys: Collection[str]) -> npt.NDArray[np.uint8] | None:
-        """Return another process's keys packed, shape (n, 17), of which none is here.
+        """Return keys packed, shape (n, 17), of which none is here.
 
         :returns: None where some would be texts here
         :raises ValueError: one is here
         """
         known, packing = self._rows.open(), self.key_packing
         found = None
-        if isinstance(keys, key_rows.UuidKeys) and packing is not None:
+        if packing is not None and isinstance(keys, key_rows.UuidKeys):
             found = packing.adopt(keys)
+        elif packing is not None and isinstance(keys, Sequence):
+            found = packing.page(keys)
         if found is None or not isinstance(known, key_rows.PackedRowsMutation):
-            is_known = any(key in known for key in keys)
+            is_known = any(map(known.__contains__, keys))
         else:
             is_known = known.has_any(found)
         if is_known:

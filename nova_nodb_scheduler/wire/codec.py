@@ -9,9 +9,10 @@ plain below :data:`COMPRESS_ABOVE_BYTES`, zlib level 1 above it. Level 1 turns
 from __future__ import annotations
 
 import marshal
+import operator
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -24,6 +25,7 @@ from nova_nodb_scheduler.wire import decoded_sizes
 #: First byte of a payload: its format.
 PLAIN = 0x01
 ZLIB = 0x02
+_PLAIN_BYTE = bytes((PLAIN,))
 
 #: JSON text longer than this is compressed.
 COMPRESS_ABOVE_BYTES = 2048
@@ -161,6 +163,51 @@ def decode(payload: bytes) -> Decoded:
     if decoded_sizes.is_too_deep(text, state):
         raise errors.UndecodableRecord(f"it is nested deeper than {decoded_sizes.MAX_DEPTH} levels")
     return Decoded(_parse_schema(envelope.get("s")), state, text)
+
+
+@attrs.frozen
+class DecodedPage:
+    """What payloads of one schema held, in their order; see :class:`Decoded`.
+
+    :param weight: of all texts, by :func:`.decoded_sizes.weigh`
+    """
+
+    schema: namespaces.SchemaVersion
+    states: Sequence[dict[str, Any]]
+    texts: Sequence[bytes]
+    weight: int
+
+
+def decode_page(payloads: Sequence[bytes]) -> DecodedPage | None:
+    """Read what :func:`encode` wrote, of many records in a few calls for all.
+
+    By each bound of :func:`decode`. Nothing is joined: one text cannot change how another
+    is read.
+
+    :returns: None where one of them is compressed, long, of another schema, or not to be
+        decoded: each is to be given to :func:`decode` then, which tells them apart
+    """
+    if {payload[:1] for payload in payloads} != {_PLAIN_BYTE}:
+        return None
+    texts = [payload[1:] for payload in payloads]
+    try:
+        weight = decoded_sizes.present().weigh_short(texts)
+        if weight is None:
+            return None
+        envelopes = list(map(orjson.loads, texts))
+        if set(map(type, envelopes)) != {dict}:
+            return None
+        states = list(map(operator.methodcaller("get", "d"), envelopes))
+        schemas = set(map(operator.methodcaller("get", "s"), envelopes))
+        if set(map(type, states)) != {dict} or len(schemas) != 1:
+            return None
+        schema = _parse_schema(schemas.pop())
+    except (errors.UndecodableRecord, orjson.JSONDecodeError, TypeError):
+        return None  # TypeError: of a schema that is a list, say
+    if not decoded_sizes.are_shallow(texts):
+        if any(map(decoded_sizes.is_too_deep, texts, states)):
+            return None
+    return DecodedPage(schema, states, texts, weight)
 
 
 def text_of(payload: bytes) -> bytes:

@@ -24,8 +24,9 @@ it reads and another refuses would be worse than either.
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -127,6 +128,17 @@ class DecodingBounds:
             "max_record_mib)"
         )
 
+    def weigh_short(self, texts: Sequence[bytes]) -> int | None:
+        """Return what some short texts take together, as :func:`weigh`, in a few calls for all.
+
+        :returns: None where one is not short, or all take more than one record may
+        """
+        lengths = list(map(len, texts))
+        weight = _SMALL_WEIGHT * sum(lengths)
+        if max(lengths, default=0) > min(_SMALL_BYTES, self.text_bytes):
+            return None
+        return weight if weight <= self.memory_bytes else None
+
 
 def weigh(text: bytes) -> int:
     """Estimate from above what a text takes when decoded, itself included, in bytes."""
@@ -183,6 +195,16 @@ def is_too_deep(text: bytes, state: dict[str, Any]) -> bool:
         if not level:
             return False
     return True
+
+
+def are_shallow(texts: Sequence[bytes]) -> bool:
+    """Tell of some texts that none has brackets enough to be nested too deep.
+
+    False says nothing of any one of them. In a few calls for all.
+    """
+    braces = map(bytes.count, texts, itertools.repeat(b"{"))
+    brackets = map(bytes.count, texts, itertools.repeat(b"["))
+    return max(map(operator.add, braces, brackets), default=0) <= MAX_DEPTH
 
 
 _of_process = DecodingBounds()

@@ -9,7 +9,9 @@ records belong to.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import operator
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +20,13 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.store import host_state_store, record_chunks
 from nova_nodb_scheduler.wire import codec, decoded_sizes
 
 LOG = logging.getLogger(__name__)
+
+#: So many records are decoded together as the store takes over at a time.
+_MOST_TOGETHER = host_state_store.CHANGES_PER_TURN
 
 
 @attrs.frozen
@@ -188,6 +193,32 @@ class Ingested:
     applied: tuple[records.Change, ...]
 
 
+@attrs.define
+class _Held:
+    """What came of parts of a batch that their reader was not given yet."""
+
+    readable: list[records.Change] = attrs.field(factory=list)
+    applied: list[records.Change] = attrs.field(factory=list)
+    weight: int = 0
+
+    @property
+    def is_light(self) -> bool:
+        """Whether more may be decoded beside it."""
+        return self.weight <= decoded_sizes.present().batch_bytes
+
+    def let_go(self) -> Ingested:
+        """Return it, and hold nothing."""
+        given = Ingested(tuple(self.readable), tuple(self.applied))
+        self.readable, self.applied, self.weight = [], [], 0
+        return given
+
+
+def _even_parts(batch: Sequence[records.Record]) -> Iterator[Sequence[records.Record]]:
+    count = -(-len(batch) // _MOST_TOGETHER)
+    edges = [len(batch) * at // count for at in range(count + 1)]
+    return (batch[begin:end] for begin, end in itertools.pairwise(edges))
+
+
 class Ingester:
     """The one way of records into a store; used by one thread at a time.
 
@@ -208,8 +239,10 @@ class Ingester:
         }
         self._quarantine = quarantine
         self._decode = decode
+        #: Another way to decode a record is one for each of them.
+        self._decodes_pages = decode is codec.decode
 
-    def take(self, batch: Iterable[records.Record]) -> Iterator[Ingested]:
+    def take(self, batch: Sequence[records.Record]) -> Iterator[Ingested]:
         """Apply records, each if it is newer than what the store holds.
 
         A second identical call applies nothing. Nearly always all comes at
@@ -217,6 +250,36 @@ class Ingester:
         the process allow (:mod:`nova_nodb_scheduler.wire.decoded_sizes`), and the
         caller lets go of each part before it asks for the next.
         """
+        if len(batch) < record_chunks.ENOUGH_TOGETHER:
+            yield from self._take_each(batch)
+            return
+        held = _Held()
+        # Alike in size: what is left of a page would be too few to be taken together.
+        for part in _even_parts(batch):
+            is_taken = self._take_alike(part, held)
+            if held.readable and not (is_taken and held.is_light):
+                yield held.let_go()
+            if not is_taken:
+                yield from self._take_each(part)
+        if held.readable:
+            yield held.let_go()
+
+    def _take_alike(self, part: Sequence[records.Record], held: _Held) -> bool:
+        """Apply live records of one namespace that are decoded all at once.
+
+        :param held: is given what came of it
+        :returns: False where they are to be read one by one; nothing was done then
+        """
+        page = self._read_alike(part)
+        if page is None:
+            return False
+        taken = self._apply(list(map(records.Change, part, page.states, page.texts)), ())
+        held.readable += taken.readable
+        held.applied += taken.applied
+        held.weight += page.weight
+        return True
+
+    def _take_each(self, batch: Iterable[records.Record]) -> Iterator[Ingested]:
         most_bytes = decoded_sizes.present().batch_bytes
         sound: list[records.Change] = []
         unreadable: list[tuple[records.Record, Exception]] = []
@@ -249,7 +312,10 @@ class Ingester:
         # newer lets it go again, and one that is older does not.
         for record, reason in unreadable:
             self._set_aside(record, reason)
-        for change, outcome in zip(sound, self._store.apply_page(sound), strict=True):
+        outcomes = self._store.apply_page(sound)
+        if not len(self._quarantine) and outcomes.count(True) == len(outcomes):
+            return Ingested(tuple(sound), tuple(sound))  # as nearly always in a first load
+        for change, outcome in zip(sound, outcomes, strict=True):
             if isinstance(outcome, _NOT_TAKEN):
                 # Whatever a state holds that its columns cannot take, one
                 # writer's mistake must not stop the feed of all others.
@@ -262,6 +328,22 @@ class Ingester:
                 if outcome:
                     applied.append(change)
         return Ingested(tuple(readable), tuple(applied))
+
+    def _read_alike(self, part: Sequence[records.Record]) -> codec.DecodedPage | None:
+        """Decode live records of one namespace all at once.
+
+        :returns: None where they are to be read one by one
+        """
+        names = {record.key.namespace for record in part}
+        namespace = self._declared.get(names.pop()) if len(names) == 1 else None
+        if namespace is None or not namespace.followed or not self._decodes_pages:
+            return None
+        if any(map(operator.attrgetter("deleted"), part)):
+            return None
+        page = codec.decode_page([record.payload for record in part])
+        if page is None or page.schema.major != namespace.schema.major:
+            return None
+        return page
 
     def _read(self, record: records.Record) -> records.Change | None:
         """Decode a record; None for one that no store takes.

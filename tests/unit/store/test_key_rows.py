@@ -16,6 +16,22 @@ from tests.unit.store import store_samples
 
 PACKED = attrs.evolve(store_samples.POOLS, uuid_keys=True)
 
+_PLAIN = f"{uuid.UUID(int=2**127 + 10)}@cell"
+#: What a server's key may look like, and what only looks like one.
+ODD_KEYS = [
+    _PLAIN,
+    _PLAIN.replace("@cell", "@another"),
+    _PLAIN[:36],
+    _PLAIN[:35],
+    _PLAIN.upper(),
+    _PLAIN.replace("-", ""),
+    _PLAIN.replace("-", "_"),
+    _PLAIN[1:9] + _PLAIN[0] + _PLAIN[9:],
+    "g" + _PLAIN[1:],
+    "\u0661" + _PLAIN[1:],
+    "",
+]
+
 
 class TestKeyPacking(testtools.TestCase):
     def test_a_key_of_a_server_is_seventeen_bytes_and_comes_back_as_it_was(self):
@@ -38,6 +54,22 @@ class TestKeyPacking(testtools.TestCase):
             del rows[key]
         self.assertEqual((0, []), (len(rows), list(rows)))
         self.assertEqual((300, set(keys)), (len(held), set(held)))
+
+    @given(st.lists(st.sampled_from(ODD_KEYS) | st.uuids().map("{}@cell".format), max_size=6))
+    def test_a_page_is_packed_as_each_of_its_keys(self, keys):
+        one, other = key_rows.KeyPacking(), key_rows.KeyPacking()
+        packed = one.page(keys)
+        singly = list(map(other.enter, keys))
+        if packed is None:
+            self.assertIn(None, singly)
+        else:
+            self.assertEqual(singly, [each.tobytes() for each in packed])
+
+    def test_a_page_with_more_cells_than_codes_is_not_packed(self):
+        packing = key_rows.KeyPacking()
+        for cells in (256, 300):
+            keys = [f"{uuid.UUID(int=cell)}@cell-{cell}" for cell in range(cells)]
+            self.assertIsNone(packing.page(keys))
 
     def test_a_key_has_one_row(self):
         rows = key_rows.PackedRowsMutation()

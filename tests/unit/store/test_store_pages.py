@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec, payload_packing
-from tests.unit.store import store_samples, test_store_against_model
+from tests.unit.store import store_samples, test_store_against_model, test_stored_pages
 
 KEYS = [f"k{number}" for number in range(24)]
 
@@ -91,7 +91,7 @@ class PagesTest(testtools.TestCase):
             fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_chunks.CHUNK_ROWS", 4)
         )
         self.useFixture(
-            fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_chunks._ENOUGH_TO_BUNDLE", 3)
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_chunks.ENOUGH_TOGETHER", 3)
         )
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -132,3 +132,62 @@ class PagesTest(testtools.TestCase):
         self.assertEqual([True] * 1000, made.apply_page(changes))
         self.assertEqual(1000, len(subscription.drain()["pools"]))
         self.assertEqual(1000, len(made.snapshot().namespace("pools")))
+
+
+#: Some records of one namespace each: numbers of keys, versions that may be old, states.
+LOADS = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(test_stored_pages.STATES, key=lambda each: each.name)),
+        st.dictionaries(
+            st.sampled_from(test_stored_pages.KEYS),
+            st.tuples(st.integers(-4, 4), st.integers(0, 5), st.integers(0, 4) | st.none()),
+            min_size=1,
+        ),
+    ),
+    max_size=12,
+)
+#: What stands in the place of a payload.
+FAULTS = st.sampled_from([b"", b"\x01{", b'\x01{"s":"2.0","d":{}}', b'\x01{"s":"1.0","d":1}'])
+
+
+class FirstLoadTest(test_stored_pages.SameStores):
+    """Records of the built-in namespaces, read by pages and one by one."""
+
+    def setUp(self):
+        super().setUp()
+        for name, value in (("CHUNK_ROWS", 4), ("ENOUGH_TOGETHER", 2)):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_nodb_scheduler.store.record_chunks.{name}", value)
+            )
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(loads=LOADS, faults=st.dictionaries(st.integers(0, 60), FAULTS, max_size=2))
+    def test_pages_leave_what_single_records_leave(self, loads, faults):
+        paged, single = test_stored_pages.make_store(), test_stored_pages.make_store()
+        by_page, by_one = map(test_stored_pages.make_ingester, (paged, single))
+        version = 0
+        for namespace, drawn in loads:
+            page = []
+            for key, (step, number, kind) in drawn.items():
+                version += 1
+                payload = b""
+                if kind is not None:
+                    states = test_stored_pages.STATES[namespace]
+                    state = states[kind % len(states)](key, number)
+                    payload = faults.get(version, codec.encode(state, namespace.schema))
+                name = records.RecordKey(namespace.name, key)
+                placed = max(1, version + step)
+                page.append(records.Record(name, placed, placed, payload, deleted=kind is None))
+            told = [sum(parts, ()) for parts in self.told(by_page.take(page))]
+            each = [part for one in page for part in by_one.take([one])]
+            self.assertEqual([sum(parts, ()) for parts in self.told(each)], told)
+            self.check_same(single, paged)
+        self.assertEqual(single.tombstone_count, paged.tombstone_count)
+        aside = [set(each._quarantine.entries()) for each in (by_page, by_one)]
+        self.assertEqual(*aside)
+
+    @staticmethod
+    def told(parts):
+        """Return what was readable, and what was applied, by parts."""
+        parts = list(parts)
+        return [[part.readable for part in parts], [part.applied for part in parts]]

@@ -125,7 +125,9 @@ def carry(store):
     return other
 
 
-class CarriedTest(testtools.TestCase):
+class SameStores(testtools.TestCase):
+    """Compares all that two stores show."""
+
     def check_same(self, store, other):
         for namespace in declarations.followed(known_namespaces.BUILT_IN):
             mine = store.snapshot().namespace(namespace.name)
@@ -173,6 +175,8 @@ class CarriedTest(testtools.TestCase):
             told = list(map(repr, found.tolist()))
         return dict(zip(view.row_keys(), told, strict=True))
 
+
+class CarriedTest(SameStores):
     @settings(
         max_examples=EXAMPLES,
         deadline=None,

@@ -157,6 +157,37 @@ class TestRefusedStates(testtools.TestCase):
         self.assertRaises(errors.InvalidRecord, codec.encode, [1], V1)
 
 
+def deep(levels):
+    return b'\x01{"s":"1.0","d":' + b'{"d":' * levels + b"1" + b"}" * levels + b"}"
+
+
+SMALL, LONG = (codec.encode({"a": "x" * size}, V1) for size in (3, 3000))
+#: One that is sound and short, and what is not, or not of its kind.
+PAYLOADS = [
+    SMALL,
+    LONG,
+    b"",
+    b"\x07{}",
+    b"\x01{",
+    b"\x01[]",
+    b"\x01[1,2]",
+    b'\x01{"s":"1.0"}',
+    b'\x01{"s":"1.0","d":[]}',
+    b'\x01{"s":1.0,"d":{}}',
+    b'\x01{"s":[],"d":{}}',
+    b'\x01{"d":{}}',
+    b'\x01{"s":"1","d":{}}',
+    b"\x02no zlib",
+    LONG[:-5],
+    LONG + b"x",
+    deep(70),
+    zipped(deep(70)[1:]),
+    zipped(b'{"s":"1.0","d":{}}' + b" " * (1 << 20)),
+    codec.encode({"a": "x" * 20_000}, V1),
+    codec.encode({}, namespaces.SchemaVersion(1, 1)),
+]
+
+
 class TestMalformedPayloads(testtools.TestCase):
     @settings(deadline=None)
     @given(st.binary(max_size=200))
@@ -210,6 +241,36 @@ class TestMalformedPayloads(testtools.TestCase):
         ):
             error = self.assertRaises(errors.UndecodableRecord, codec.decode, payload)
             self.assertIn(reason, str(error))
+
+    @settings(deadline=None)
+    @given(st.lists(st.sampled_from(PAYLOADS), max_size=6))
+    def test_a_page_is_decoded_as_each_of_its_payloads_or_not_at_all(self, payloads):
+        page = codec.decode_page(payloads)
+        if page is not None:
+            each = list(map(codec.decode, payloads))
+            self.assertEqual([one.state for one in each], page.states)
+            self.assertEqual([one.text for one in each], page.texts)
+            self.assertEqual({page.schema}, {one.schema for one in each})
+
+    def test_a_page_of_sound_payloads_is_decoded(self):
+        self.assertEqual(3, len(codec.decode_page([SMALL, SMALL, SMALL]).states))
+
+    def test_one_payload_that_is_not_to_be_decoded_keeps_a_page_from_it(self):
+        for odd in PAYLOADS[1:]:
+            self.assertIsNone(codec.decode_page([SMALL, odd, SMALL]), odd[:80])
+
+    def test_texts_that_would_be_others_if_they_were_joined_are_told_apart(self):
+        two, half, rest = (
+            b'\x01{"s":"1.0","d":{}},{"s":"1.0","d":{}}',
+            b'\x01{"s":"1.0","d":{"x":"',
+            b'\x01"}}',
+        )
+        self.assertIsNone(codec.decode_page([two, half, rest]))
+
+    def test_a_page_that_would_take_too_much_memory_at_once_is_not_decoded(self):
+        payload = b'\x01{"s":"1.0","d":{"a":"%s"}}' % (b"x" * 16_000)
+        self.assertIsNotNone(codec.decode_page([payload] * 40))
+        self.assertIsNone(codec.decode_page([payload] * 256))
 
     def test_a_bomb_is_refused_before_it_fills_the_memory(self):
         compressor = zlib.compressobj(9)

@@ -2,7 +2,10 @@
 """What stands between an empty worker and a filled frame, guarded by counts."""
 
 import gc
+import sys
+import uuid
 
+import attrs
 import fixtures
 import testtools
 from testtools import matchers
@@ -10,14 +13,22 @@ from testtools import matchers
 from nova_nodb_scheduler.model import namespaces as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.store import collector, host_state_store, store_snapshot
+from nova_nodb_scheduler.store import (
+    collector,
+    declarations,
+    host_state_store,
+    store_snapshot,
+)
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
-from nova_nodb_scheduler.synchronizer.replication import replicator
+from nova_nodb_scheduler.synchronizer.replication import ingest, replicator
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.unit.scheduling import hosts
 
 HOSTS = 1500
 KINDS = 4
+#: To read a server among others: nothing but its text is looked at by itself. There are as many
+#: as stand second where each is decoded, entered and indexed by itself.
+CALLS_A_SERVER, CALLS_ALONE = 10, 95
 
 
 class Counting:
@@ -153,3 +164,59 @@ class BulkLoadTest(testtools.TestCase):
         collector._settled_at = None
         keeper.catch_up(180.0)
         self.assertIsNone(collector._settled_at)
+
+
+class FewCallsTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.store = host_state_store.HostStateStore(
+            declarations.followed(known_namespaces.BUILT_IN),
+            codec.decode_state,
+            packing=payload_packing.DictionaryPacking,
+        )
+        self.quarantine = ingest.Quarantine(10)
+        self.ingester = ingest.Ingester(self.store, known_namespaces.BUILT_IN, self.quarantine)
+
+    def calls_to_take(self, page):
+        calls = 0
+
+        def count(_frame, event, _argument):
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            for _taken in self.ingester.take(page):
+                pass
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    def test_a_server_is_read_by_few_calls(self):
+        pages = [list(map(server, range(first, first + 1024))) for first in range(0, 4096, 1024)]
+        self.assertLess(sum(map(self.calls_to_take, pages)) / 4096, CALLS_A_SERVER)
+        self.assertEqual(4096, len(self.store.snapshot().namespace("instances")))
+
+    def test_pages_of_any_length_cost_few_calls(self):
+        pages = [list(map(server, range(first, first + 300))) for first in range(0, 3000, 300)]
+        self.assertLess(sum(map(self.calls_to_take, pages)) / 3000, CALLS_A_SERVER)
+
+    def test_one_that_cannot_be_read_costs_no_more_than_those_beside_it(self):
+        page = list(map(server, range(2048)))
+        page[700] = attrs.evolve(page[700], payload=b"\x01{")
+        calls = self.calls_to_take(page)
+
+        self.assertEqual({page[700].key.key}, self.quarantine.keys("instances"))
+        held = self.store.snapshot().namespace("instances")
+        self.assertEqual(2047, len(held))
+        self.assertNotIn(page[700].key.key, set(held.keys()))
+        self.assertLess(calls / 2048, CALLS_A_SERVER + CALLS_ALONE / 4)
+
+
+def server(number):
+    state = {"cell": hosts.CELL, "object_version": "2.8"}
+    state["row"] = {"host": f"h{number % 50}", "node": f"n{number % 50}", "vcpus": 2}
+    state["row"] |= {"project_id": f"p{number % 20}", "vm_state": "active", "text": "x" * 400}
+    key = f"{uuid.UUID(int=number * 2**64 + number)}@{hosts.CELL}"
+    payload = codec.encode(state, model.SchemaVersion(1, 0))
+    return records.Record(records.RecordKey("instances", key), number + 1, number + 1, payload)
