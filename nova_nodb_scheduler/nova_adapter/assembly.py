@@ -489,7 +489,8 @@ class Plugin:
         made.on_beat = self._look_at_modes
         if role == "conductor":
             made.standstills = standstill_watch.StandstillWatch()
-            if options.heartbeat_journals:
+            if options.heartbeat_journals and heartbeats:
+                # One that sends no beats looks at nobody, and would never know.
                 self._let_journal(made, synchronizer, cell)
         if heartbeats:
             made.make_company = self._exporting(made, role, cell)

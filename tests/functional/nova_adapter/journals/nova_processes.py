@@ -16,6 +16,7 @@ from multiprocessing import connection
 from typing import Any
 from unittest import mock
 
+from nova_nodb_scheduler.testing import patience
 from tests import forking
 
 #: How long a call may take: that of a process that lives, on a busy machine.
@@ -49,7 +50,7 @@ class NovaProcess:
 
     def answer(self) -> Any:
         if not self._pipe.poll(_ANSWER_SECONDS):
-            raise AssertionError(f"process {self._process.pid} does not answer")
+            raise patience.OutOfPatience(f"process {self._process.pid} does not answer")
         answer = self._pipe.recv()
         if isinstance(answer, BaseException):
             raise answer

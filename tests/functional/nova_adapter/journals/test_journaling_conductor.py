@@ -93,6 +93,12 @@ class OnTest(ConductorCase):
         row = objects.Service.get_by_uuid(self.context(cloud.CELL1), service.uuid)
         self.assertEqual(3, row.report_count)
 
+    def test_a_reporter_that_sends_no_beats_and_those_of_others_make_no_journal(self) -> None:
+        self.configure(heartbeat_journals=True)
+        for role, beats in (("conductor", False), ("api", True), ("manage", False)):
+            made = self.plugin.reporter(role, lambda: change_reporter.EVERY_CELL, heartbeats=beats)
+            self.assertIsNone(made.journal, role)
+
     def test_it_looks_at_the_others_though_another_mode_cannot_be_looked_at(self) -> None:
         self.configure(heartbeat_journals=True)
         with mock.patch.object(

@@ -101,7 +101,6 @@ class ProcessCase(cloud.CloudCase):
         ]
         self.beats = Beats(self.services)
         self.beats.start()
-        self.addCleanup(self.beats.stop)
         self.reader = self.begin("reader", wanted=False)
         self.looks = 0
 
@@ -123,6 +122,8 @@ class ProcessCase(cloud.CloudCase):
         )
         made = nova_processes.NovaProcess(role, path)
         self.addCleanup(made.kill)
+        # Before any of them is gone.
+        self.addCleanup(self.beats.stop)
         return made
 
     def conduct(self, *, wanted: bool) -> nova_processes.NovaProcess:

@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What status and the upgrade check say of cells whose conductors are configured for journals."""
 
+import io
+
+import rich.console
 import testtools
 from oslo_upgradecheck import upgradecheck
 
-from nova_nodb_scheduler.cmd.overview import deployment, journaling, process_reports
+from nova_nodb_scheduler.cmd.commands import status_command
+from nova_nodb_scheduler.cmd.framework import command
+from nova_nodb_scheduler.cmd.overview import (
+    cell_names,
+    deployment,
+    journaling,
+    process_reports,
+)
 from nova_nodb_scheduler.cmd.upgrade_check import judgements
 from tests.unit.cmd import samples
 
@@ -97,3 +107,21 @@ class JournalingTest(testtools.TestCase):
             "Cell cell1: 2 of 2 conductors write heartbeats to journals, 2 are configured for it",
             result.details,
         )
+
+    def shown(self):
+        """Return what people see of it, on a wide screen."""
+        printer = command.Command(None, None)
+        printer.wide = True
+        printer.console = rich.console.Console(width=400, record=True, file=io.StringIO())
+        names = cell_names.CellNames({"cell1": "east"})
+        status_command.show(printer, self.found(), names)
+        return printer.console.export_text()
+
+    def test_people_see_of_each_conductor_and_of_the_cell_where_they_stand(self):
+        self.conductor("cond1", wanted=True)
+        shown = self.shown()
+        self.assertIn("1 of 2 conductors of cell east are configured", shown)
+        self.assertIn("Cell east: 0 of 2 conductors write heartbeats to journals", shown)
+        self.assertRegex(shown, r"cond1 .*waits")
+        self.conductor("cond2", wanted=True, writes=True)
+        self.assertRegex(self.shown(), r"cond2 .*written")
