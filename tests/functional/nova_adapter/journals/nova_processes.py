@@ -111,7 +111,7 @@ class _Conductor:
 
         assert service.SERVICE_MANAGERS["nova-conductor"].startswith("nova_nodb_scheduler")
         # It looks for Placement as it begins, and asks it nothing here.
-        with mock.patch("nova.scheduler.client.report.report_client_singleton"):
+        with mock.patch("nova.scheduler.client.report.report_client_singleton", new=object):
             self._manager = conductor_manager.ConductorManager()
             self._manager.init_host(None)
 

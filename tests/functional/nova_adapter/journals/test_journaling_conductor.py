@@ -102,7 +102,10 @@ class OnTest(ConductorCase):
     def test_it_looks_at_the_others_though_another_mode_cannot_be_looked_at(self) -> None:
         self.configure(heartbeat_journals=True)
         with mock.patch.object(
-            assembly.Plugin, "_look_at_modes", side_effect=errors.BackendUnavailable("memory", "x")
+            assembly.Plugin,
+            "_look_at_modes",
+            autospec=True,
+            side_effect=errors.BackendUnavailable("memory", "x"),
         ):
             reporter = self.conduct()
             self.until(
