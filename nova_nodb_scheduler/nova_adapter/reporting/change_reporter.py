@@ -489,18 +489,18 @@ class ChangeReporter:
             # Behind the next beat it is known again where they go.
             return
         self._last_heartbeats = now
-        if self.journal is not None:
-            self._fill_journal(self.journal)
-            self._flush_journal(self.journal)
         heartbeats = self._dirty.take_heartbeats()
-        if heartbeats:
-            try:
+        try:
+            if self.journal is not None:
+                heartbeats = self.journal.take(heartbeats)
+                # What comes meanwhile is for the journal, and waits for the next flush.
+                self._flush_journal(self.journal)
+            if heartbeats:
                 version, lost = self._rows.publish_heartbeats(heartbeats)
-            except BaseException:
-                self._dirty.return_heartbeats(heartbeats)
-                raise
-            self._dirty.return_heartbeats(lost)
-            self._version = max(self._version, version)
+                self._version = max(self._version, version)
+                heartbeats = lost
+        finally:
+            self._dirty.return_heartbeats(heartbeats)
         if self.journal is None or not self.journal.waiting:
             self._all_told_at = now
 

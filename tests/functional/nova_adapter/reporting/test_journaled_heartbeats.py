@@ -218,6 +218,26 @@ class OnTest(JournalCase):
         [beat] = self.states(known_namespaces.REPORTERS).values()
         self.assertEqual({}, beat["behind_seconds"])
 
+    def test_what_comes_while_the_journal_is_written_goes_to_the_journal(self) -> None:
+        made = self.journaling()
+        service = self.service(cloud.CELL1, "h1")
+        made.flush()
+        self.heartbeat(service)
+        assert made.journal is not None
+        own = made.journal.flush
+
+        def flush() -> Any:
+            flushed = own()
+            self.heartbeat(service)
+            return flushed
+
+        made.journal.flush = flush  # type: ignore[method-assign]
+        made.flush()
+        self.assertEqual(([1], 0), (self.counts_of(service), self.recorded(service)))
+        made.journal.flush = own  # type: ignore[method-assign]
+        made.flush()
+        self.assertEqual(([1, 2], 0), (self.counts_of(service), self.recorded(service)))
+
     def test_services_that_come_back_one_by_one_take_no_slot_each(self) -> None:
         made = self.journaling()
         now = made._clock()
