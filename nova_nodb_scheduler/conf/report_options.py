@@ -67,6 +67,28 @@ reader that cannot takes nobody for dead whose heartbeats it cannot see; force a
 dead host down then, to evacuate it.
 """,
     ),
+    cfg.BoolOpt(
+        "heartbeat_journals",
+        default=False,
+        help="""
+Whether a conductor writes the heartbeats of compute services to a journal of its own, about
+a record a second, and not to a record of each service: a fraction of the back end's writes and of
+what schedulers read. Rows of services are written as ever. It pays from some hundred heartbeats a
+second on.
+
+A cell journals while all its living conductors say that they are configured for it, and all living
+schedulers that they read journals; until then, and from the first one on that is or does not, it
+writes records. So switch it on, or off, on one conductor after the other, in any order. With
+each change the cell takes Nova's own path until it is swept, a sweep or two.
+``nova-nodb-manage status`` says for whom a cell waits.
+
+Related options:
+
+* ``service_heartbeats`` must not be ``store``: readers of rows need them beside journals.
+* ``service_down_time`` must be at most 200 times ``heartbeat_flush_interval_seconds``: a journal
+  reaches back 2.5 times as long, with a record a flush, and has 512 of them at most.
+""",
+    ),
     cfg.IntOpt(
         "max_dirty_records",
         default=200_000,

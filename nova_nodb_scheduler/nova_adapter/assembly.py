@@ -46,7 +46,10 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, t
 from nova_nodb_scheduler.nova_adapter.reporting import (
     cell_sweeper,
     change_reporter,
+    heartbeat_ring,
+    journal_keeper,
     journal_watch,
+    journal_writer,
 )
 from nova_nodb_scheduler.nova_adapter.reporting import row_publisher as row_publisher_module
 from nova_nodb_scheduler.nova_adapter.reporting import scopes as scopes_module
@@ -183,6 +186,8 @@ class Plugin:
                 "the plugin learns from heartbeats which services live, and only the driver "
                 "'db' writes them. Set it to db on all services, or remove the plugin's lines",
             )
+        if self.options.heartbeat_journals:
+            self._check_journals()
         if self.lets_wait:
             self._check_waiting()
         if self._node_mode is not cell_modes.NodeMode.MIRROR:
@@ -203,6 +208,27 @@ class Plugin:
                 self.options.synchronizer,
                 f"with scheduler_driver = {QUEUE} requests that wait are kept there: choose a "
                 "driver whose writes survive a restart, sqlalchemy or etcd",
+            )
+
+    def _check_journals(self) -> None:
+        """Refuse journals of heartbeats that could never be written, or would have no room."""
+        option = f"[{nodb.GROUP}] heartbeat_journals"
+        if self._heartbeat_mode is heartbeat_modes.HeartbeatMode.STORE:
+            raise errors.ConfigurationError(
+                option,
+                True,
+                "with service_heartbeats = store nobody writes rows, which APIs and conductors "
+                "read beside journals: set one of them back",
+            )
+        seconds = float(self.options.heartbeat_flush_interval_seconds)
+        if not self._ring_options.has_room(seconds):
+            raise errors.ConfigurationError(
+                option,
+                True,
+                f"with service_down_time = {self.conf.service_down_time} a journal reaches "
+                f"{self._ring_options.keep_seconds:g} s back, more than "
+                f"{self._ring_options.max_slots} flushes: raise heartbeat_flush_interval_seconds, "
+                f"which is {seconds:g}, or leave it off",
             )
 
     def check_scheduler(self) -> None:
@@ -463,9 +489,62 @@ class Plugin:
         made.on_beat = self._look_at_modes
         if role == "conductor":
             made.standstills = standstill_watch.StandstillWatch()
+            if options.heartbeat_journals and heartbeats:
+                # One that sends no beats looks at nobody, and would never know.
+                self._let_journal(made, synchronizer, cell)
         if heartbeats:
             made.make_company = self._exporting(made, role, cell)
         return made
+
+    def _let_journal(
+        self,
+        made: change_reporter.ChangeReporter,
+        synchronizer: contract.Synchronizer,
+        cell: Callable[[], str],
+    ) -> None:
+        """Have a conductor's reporter journal heartbeats while its cell does."""
+        writer = journal_writer.JournalWriter(
+            cell,
+            lambda of_cell: heartbeat_ring.HeartbeatRing(
+                synchronizer, of_cell, lambda: str(uuid.uuid4()), self._ring_options
+            ),
+        )
+        keeper = journal_keeper.JournalKeeper(
+            writer,
+            True,
+            made.lose,
+            trust_seconds=self._trust_seconds,
+            alive_seconds=float(self.options.reporter_bound_seconds),
+        )
+        look, facts = made.on_beat, made.more_facts
+
+        def on_beat(client: contract.Synchronizer, name: str) -> None:
+            try:
+                look(client, name)
+            finally:
+                # Without its word heartbeats wait, whatever is wrong with another mode.
+                keeper.keep(client, name)
+
+        made.journal = writer
+        made.on_beat = on_beat
+        made.more_facts = lambda: {**facts(), **keeper.facts()}
+
+    @property
+    def _ring_seconds(self) -> float:
+        return _RING * float(self.conf.service_down_time)
+
+    @property
+    def _ring_options(self) -> heartbeat_ring.RingOptions:
+        return heartbeat_ring.RingOptions(keep_seconds=self._ring_seconds)
+
+    @property
+    def _trust_seconds(self) -> float:
+        """How long what was read of others' modes holds.
+
+        Less than neighbours wait, who count from the beat before.
+        """
+        options = self.options
+        return float(options.reporter_bound_seconds - options.beat_interval_seconds)
 
     def _facts(self) -> dict[str, Any]:
         return {**service_heartbeats.facts(self._heartbeat_mode), **self.compute_nodes.facts()}
@@ -493,8 +572,7 @@ class Plugin:
             self._heartbeat_mode,
             self.scopes.own_cell,
             functools.partial(self.publisher, owner=known_namespaces.NODB),
-            # Less than neighbours wait, who count from the beat before.
-            trust_seconds=float(options.reporter_bound_seconds - options.beat_interval_seconds),
+            trust_seconds=self._trust_seconds,
             alive_seconds=float(options.reporter_bound_seconds),
             renewed_seconds=float(self.conf.service_down_time),
         )
@@ -791,7 +869,7 @@ class Plugin:
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 check_seconds=options.beat_interval_seconds,
                 margin_seconds=options.delta_sweep_margin_seconds,
-                ring_seconds=_RING * float(self.conf.service_down_time),
+                ring_seconds=self._ring_seconds,
             ),
             journals=journal_watch.JournalWatch(
                 synchronizer, self._journal_follower, time.monotonic

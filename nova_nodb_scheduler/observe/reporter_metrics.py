@@ -61,6 +61,27 @@ _FIGURES: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_services_told_blindly",
         "Services that were asked for while nobody could tell whether they still live",
     ),
+    # Of conductors that are configured for journals alone.
+    "journal_waiting": (
+        _GAUGE,
+        "nodb_journal_waiting_heartbeats",
+        "Heartbeats that wait for room in this conductor's journal, or for the back end",
+    ),
+    "journal_dropped": (
+        _COUNTER,
+        "nodb_journal_dropped_heartbeats",
+        "Heartbeats that were dropped, since more waited than are kept; their cell is swept",
+    ),
+    "journal_slots": (
+        _COUNTER,
+        "nodb_journal_written_slots",
+        "Slots of its journal that this conductor wrote",
+    ),
+    "journals_given_up": (
+        _COUNTER,
+        "nodb_journals_given_up",
+        "Journals that were begun anew, as another process wrote or dropped their slots",
+    ),
 }
 
 

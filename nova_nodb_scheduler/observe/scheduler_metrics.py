@@ -292,6 +292,20 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             )
         )
 
+    def watch_journals(self, unreadable: Callable[[], Mapping[str, float]]) -> None:
+        """Have each scrape ask how many slots of heartbeat journals this worker cannot read.
+
+        :param unreadable: called in the exporter's thread; one value
+        """
+        self.registry.register(
+            scraped_metrics.AtScrape(
+                "nodb_journal_unreadable_slots",
+                "Slots of heartbeat journals that this worker cannot read as they are now",
+                None,
+                unreadable,
+            )
+        )
+
     def watch_start(self, ratio: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask how far the start is: below 1 no request is taken.
 

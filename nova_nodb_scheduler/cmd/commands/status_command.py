@@ -13,7 +13,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.commands import status_screen
 from nova_nodb_scheduler.cmd.framework import bus_calls, command, number_arguments, terminal
-from nova_nodb_scheduler.cmd.overview import cell_names, deployment, process_reports
+from nova_nodb_scheduler.cmd.overview import cell_names, deployment, journaling, process_reports
 
 #: Answers that come within it leave nothing to be told meanwhile.
 _PATIENCE_SECONDS = 1.0
@@ -143,6 +143,8 @@ def show(
     _show_claims(printer, found)
     _show_reporters(printer, found, names)
     _show_cells(printer, found, names)
+    for cell, told in journaling.lines(found.cells).items():
+        printer.print_line(f"\nCell {names.shown(cell)}: {told}.")
     if found.compute_nodes is not None:
         printer.print_line(f"\n{found.compute_nodes}")
 
@@ -284,7 +286,7 @@ def _show_reporters(
         "Reporters",
         (
             *("role", "host", "cell", "beat s", "queued", "published", "failed", "refused"),
-            *terminal.wide("cell uuid", "pid", "lives s", "plugin"),
+            *terminal.wide("cell uuid", "pid", "lives s", "plugin", "journal"),
         ),
         (
             (
@@ -300,10 +302,17 @@ def _show_reporters(
                 each["pid"],
                 terminal.seconds(each["since_seconds"]),
                 each["plugin_version"],
+                _journal(each),
             )
             for each in found.reporters
         ),
     )
+
+
+def _journal(reporter: Mapping[str, Any]) -> str | None:
+    if reporter["heartbeat_journals"] is not True:
+        return None
+    return "written" if reporter["journals"] else "waits"
 
 
 def _show_cells(

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.cmd.overview import node_modes, process_reports
+from nova_nodb_scheduler.cmd.overview import journaling, node_modes, process_reports
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.wire import objects
@@ -41,6 +41,7 @@ def find_problems(
     found += [problem for each in schedulers for problem in _of_scheduler(each)]
     found += claims_that_differ(schedulers, reporters)
     found += heartbeats_that_differ(cells, reporters)
+    found += journaling.that_wait(cells)
     found += node_modes.that_differ(
         node_modes.recorded(backend.node_cells),
         [str(each["cell"]) for each in cells],
@@ -248,7 +249,7 @@ def gather(
         _reporter(name, beat, backend, bound_seconds)
         for name, beat in sorted(backend.reporters.items())
     ]
-    cells = _cells(backend, list(answers.by_worker.values()), reporters)
+    cells = _cells(backend, list(answers.by_worker.values()), schedulers, reporters)
     mirror = _mirror(backend)
     found = find_problems(backend, schedulers, reporters, cells, mirror, mirror_bound_seconds)
     return Deployment(
@@ -267,7 +268,7 @@ _OF_A_SCHEDULER = (
     *("state", "epoch", "hosts", "fallbacks", "outcomes", "candidates", "claims", "claiming"),
     *("left_out", "schedule_seconds_p50", "schedule_seconds_p99", "quarantined", "settling"),
     *("memory_bytes", "machine_bytes", "clock_offset_seconds", "beat_at"),
-    *("compute_nodes", "compute_node_statements", "checkpoint"),
+    *("compute_nodes", "compute_node_statements", "checkpoint", "reads_journals"),
 )
 
 
@@ -328,6 +329,7 @@ _OF_A_REPORTER = (
     *("host", "pid", "cell", "queued", "published", "failed_flushes", "refused", "claiming"),
     *("clock_offset_seconds", "since", "service_heartbeats", "heartbeats"),
     *("compute_nodes", "compute_node_statements"),
+    *("heartbeat_journals", "journals", "journal"),
 )
 
 
@@ -382,6 +384,7 @@ def _claims(backend: process_reports.Backend, bound_seconds: float) -> dict[str,
 def _cells(
     backend: process_reports.Backend,
     statuses: Collection[objects.SchedulerStatus],
+    schedulers: Collection[Mapping[str, Any]],
     reporters: Collection[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """List the cells that were swept or that a scheduler knows."""
@@ -399,6 +402,7 @@ def _cells(
             for reason, count in scope.fallbacks.items():
                 fallbacks[reason] = fallbacks.get(reason, 0) + count
         until = sweep.get("swept_until")
+        heartbeats = str(backend.heartbeat_modes.get(name, {}).get("mode", _ROWS_ALONE))
         found.append(
             {
                 "cell": name,
@@ -412,7 +416,8 @@ def _cells(
                 "proved": all(scope.proved for _, scope in views) if views else None,
                 "reasons": {worker: scope.reason for worker, scope in views if not scope.proved},
                 "fallbacks": fallbacks,
-                "heartbeats": backend.heartbeat_modes.get(name, {}).get("mode", _ROWS_ALONE),
+                "heartbeats": heartbeats,
+                "journals": journaling.of_cell(name, heartbeats, schedulers, reporters),
                 "compute_nodes": modes.get(name, node_modes.MIRROR),
             }
         )

@@ -22,7 +22,7 @@ import attrs
 from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler.cmd.framework import terminal
-from nova_nodb_scheduler.cmd.overview import deployment, node_cells, node_modes
+from nova_nodb_scheduler.cmd.overview import deployment, journaling, node_cells, node_modes
 
 Code = upgradecheck.Code
 
@@ -186,6 +186,9 @@ def judge_heartbeats(
     modes = {str(each["cell"]): str(each["heartbeats"]) for each in found.cells}
     for text in deployment.heartbeats_that_differ(found.cells, found.reporters):
         yield warning(text)
+    yield from map(warning, journaling.that_wait(found.cells))
+    for cell, told in journaling.lines(found.cells).items():
+        yield success(f"Cell {cell}: {told}.")
     beside = {cell: mode for cell, mode in sorted(modes.items()) if mode != "database"}
     if not beside:
         yield success("Heartbeats of compute services are written to their rows.")

@@ -102,6 +102,7 @@ class ChangeReporterStatus:
     last_error: str | None
     running: bool
     late_places: int
+    journal: journal_writer.JournalFigures | None = None
 
 
 @attrs.define(eq=False, slots=False)
@@ -221,17 +222,20 @@ class ChangeReporter:
         """Note a heartbeat of a compute service. Never blocks, never raises.
 
         :param silent_seconds: since the one before; of a service that was down
-            it does not wait for others
+            it does not wait for others, unless it goes to a journal: each flush takes one of
+            its slots, and there are as many as flushes in a ring's time
         """
+        journal = self.journal
         self._dirty.beat(
             scope,
             service,
             report_count,
             last_seen_up,
             self._wall_clock(),
-            keeps_each=self.journal is not None and self.journal.keeps_each,
+            keeps_each=journal is not None and journal.keeps_each,
         )
-        if silent_seconds > self._options.service_down_time_seconds:
+        is_back = silent_seconds > self._options.service_down_time_seconds
+        if is_back and (journal is None or not journal.is_on):
             self._last_heartbeats = float("-inf")
             self._wake.set()
         self.ensure_started()
@@ -353,6 +357,7 @@ class ChangeReporter:
             last_error=self._last_error,
             running=thread is not None and thread.is_alive(),
             late_places=self._late_places,
+            journal=None if self.journal is None else self.journal.figures(),
         )
 
     # -- the flushing thread ----------------------------------------------
@@ -469,8 +474,9 @@ class ChangeReporter:
         self._lost.update(dict.fromkeys(lost, now))
         self._last_beat = float("-inf")
         LOG.warning(
-            "More changes waited for the back end than are kept (of records %(limit)d) and were "
-            "forgotten; %(scopes)s will be swept.",
+            "Some of what was written may be told to nobody: more changes waited for the back end "
+            "than are kept (of records %(limit)d), or heartbeats are told in another way from now "
+            "on. %(scopes)s will be swept.",
             {"limit": self._options.max_dirty_records, "scopes": ", ".join(sorted(lost))},
         )
         self.on_lost(lost)
@@ -535,18 +541,18 @@ class ChangeReporter:
             # Behind the next beat it is known again where they go.
             return
         self._last_heartbeats = now
-        if self.journal is not None:
-            self._fill_journal(self.journal)
-            self._flush_journal(self.journal)
         heartbeats = self._dirty.take_heartbeats()
-        if heartbeats:
-            try:
+        try:
+            if self.journal is not None:
+                heartbeats = self.journal.take(heartbeats)
+                # What comes meanwhile is for the journal, and waits for the next flush.
+                self._flush_journal(self.journal)
+            if heartbeats:
                 version, lost = self._rows.publish_heartbeats(heartbeats)
-            except BaseException:
-                self._dirty.return_heartbeats(heartbeats)
-                raise
-            self._dirty.return_heartbeats(lost)
-            self._version = max(self._version, version)
+                self._version = max(self._version, version)
+                heartbeats = lost
+        finally:
+            self._dirty.return_heartbeats(heartbeats)
         if self.journal is None or not self.journal.waiting:
             self._all_told_at = now
 
@@ -819,5 +825,17 @@ class ReporterExport:
             published=status.published,
             failed_flushes=status.failed_flushes,
             late_places=status.late_places,
-            heartbeats=service_heartbeats.figures(),
+            heartbeats={
+                **service_heartbeats.figures(),
+                **({} if status.journal is None else _told(status.journal)),
+            },
         )
+
+
+def _told(journal: journal_writer.JournalFigures) -> dict[str, float]:
+    return {
+        "journal_waiting": float(journal.waiting),
+        "journal_dropped": float(journal.dropped),
+        "journal_slots": float(journal.slots),
+        "journals_given_up": float(journal.given_up),
+    }

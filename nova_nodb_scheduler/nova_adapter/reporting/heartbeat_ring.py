@@ -72,6 +72,10 @@ class RingOptions:
     max_slots: int = 512
     max_waiting: int = 400_000
 
+    def has_room(self, flush_interval_seconds: float) -> bool:
+        """Tell whether a ring has slots for a flush in each interval until it may begin anew."""
+        return self.keep_seconds / flush_interval_seconds < self.max_slots
+
 
 @attrs.frozen
 class RingFlush:
@@ -206,6 +210,9 @@ class HeartbeatRing:
     name: str | None = attrs.field(init=False, default=None)
     #: How many rings were given up.
     given_up: int = attrs.field(init=False, default=0)
+    #: How many slots are known to have been written, and heartbeats dropped for want of room.
+    written: int = attrs.field(init=False, default=0)
+    dropped: int = attrs.field(init=False, default=0)
     _flushes: int = attrs.field(init=False, default=0)
     _slots_made: int = attrs.field(init=False, default=0)
     #: In the order in which they were written.
@@ -226,7 +233,9 @@ class HeartbeatRing:
                 others.append(entry)
             else:
                 self._waiting.add(heartbeat)
-        self._lost += self._waiting.drop_the_oldest(self._options.max_waiting)
+        dropped = self._waiting.drop_the_oldest(self._options.max_waiting)
+        self._lost += dropped
+        self.dropped += dropped
         return others
 
     @property
@@ -334,6 +343,7 @@ class HeartbeatRing:
 
     def _keep(self, standing: records.Record) -> int:
         """Note a slot as it stands now; return its version."""
+        self.written += 1
         self._slots.append(_RingSlot(standing.key, standing.revision, self._clock()))
         return standing.version
 

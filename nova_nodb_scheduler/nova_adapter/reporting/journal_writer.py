@@ -10,11 +10,28 @@ if it were another.
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Collection
 
 import attrs
 
 from nova_nodb_scheduler.nova_adapter.reporting import dirty_records, heartbeat_ring
+
+
+@attrs.frozen
+class JournalFigures:
+    """What became of heartbeats that were handed to journals; of all rings of a writer.
+
+    :param waiting: heartbeats that wait, or are in doubt
+    :param dropped: heartbeats that were dropped for want of room
+    :param slots: that were written
+    :param given_up: rings that another process wrote, or dropped
+    """
+
+    waiting: int = 0
+    dropped: int = 0
+    slots: int = 0
+    given_up: int = 0
 
 
 class JournalWriter:
@@ -34,6 +51,10 @@ class JournalWriter:
         self._cell = cell
         self._make_ring = make_ring
         self._ring: heartbeat_ring.HeartbeatRing | None = None
+        #: Of the rings that were left.
+        self._left = JournalFigures()
+        #: Held while a ring is left, for who reads figures.
+        self._leaving = threading.Lock()
         self.is_on = False
         self.keeps_each = True
         self.is_announced = False
@@ -53,6 +74,22 @@ class JournalWriter:
     def waiting(self) -> int:
         """How many heartbeats wait for the back end, or are in doubt."""
         return 0 if self._ring is None else self._ring.waiting
+
+    def figures(self) -> JournalFigures:
+        """Return what became of heartbeats until now. Any thread."""
+        with self._leaving:
+            return self._figures()
+
+    def _figures(self) -> JournalFigures:
+        ring, left = self._ring, self._left
+        if ring is None:
+            return left
+        return JournalFigures(
+            ring.waiting,
+            left.dropped + ring.dropped,
+            left.slots + ring.written,
+            left.given_up + ring.given_up,
+        )
 
     def take(
         self, heartbeats: Collection[dirty_records.PendingHeartbeats]
@@ -91,7 +128,8 @@ class JournalWriter:
             return self._ring.flush()
         if not self.is_on:
             # Another one is begun, should it go over again: this one is dropped when it is old.
-            self._ring = None
+            with self._leaving:
+                self._left, self._ring = self._figures(), None
         return None
 
 

@@ -200,6 +200,7 @@ class SchedulerRuntime:
     def _have_scraped(self) -> None:
         """Have the metrics read at each scrape what is counted elsewhere."""
         self.metrics.watch_store(self.counts)
+        self.metrics.watch_journals(lambda: {"": float(len(self.journals.unreadable))})
         self.metrics.watch_reporters(self._reporters)
         self.metrics.watch_start(self._started)
         self.metrics.watch_proof(

@@ -8,6 +8,8 @@ import sys
 import uuid
 from typing import Any
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.reporting import (
     change_reporter,
@@ -195,6 +197,7 @@ class OnTest(JournalCase):
         made.on_lost = asked.append
         service = self.service(cloud.CELL1, "h1")
         made.flush()
+        made._last_heartbeats = float("-inf")
         self.clients[-1].faults.go_down()
         for _ in range(5):
             self.heartbeat(service)
@@ -214,6 +217,57 @@ class OnTest(JournalCase):
         made._turn()
         [beat] = self.states(known_namespaces.REPORTERS).values()
         self.assertEqual({}, beat["behind_seconds"])
+
+    def test_what_comes_while_the_journal_is_written_goes_to_the_journal(self) -> None:
+        made = self.journaling()
+        service = self.service(cloud.CELL1, "h1")
+        made.flush()
+        self.heartbeat(service)
+        assert made.journal is not None
+        own = made.journal.flush
+
+        def flush() -> Any:
+            flushed = own()
+            self.heartbeat(service)
+            return flushed
+
+        made.journal.flush = flush  # type: ignore[method-assign]
+        made.flush()
+        self.assertEqual(([1], 0), (self.counts_of(service), self.recorded(service)))
+        made.journal.flush = own  # type: ignore[method-assign]
+        made.flush()
+        self.assertEqual(([1, 2], 0), (self.counts_of(service), self.recorded(service)))
+
+    def test_services_that_come_back_one_by_one_take_no_slot_each(self) -> None:
+        made = self.journaling()
+        now = made._clock()
+        made._clock = lambda: now
+        services = [self.service(cloud.CELL1, f"h{number}") for number in range(5)]
+        made.flush()
+        for service in services:
+            # Never seen before, each of them.
+            self.heartbeat(service)
+            made._turn()
+        self.assertEqual({}, self.journaled())
+        now += 1.0
+        made._turn()
+        self.assertEqual(len(services), len(self.journaled()))
+        figures = made.status().journal
+        assert figures is not None
+        self.assertEqual((0, 0, 1, 0), attrs.astuple(figures))
+
+    def test_figures_outlast_the_ring_that_is_left(self) -> None:
+        made = self.journaling(max_waiting=2)
+        service = self.service(cloud.CELL1, "h1")
+        for _ in range(3):
+            self.heartbeat(service)
+        made.flush()
+        assert made.journal is not None
+        self.assertEqual((0, 1, 1, 0), attrs.astuple(made.journal.figures()))
+        made.journal.is_on = False
+        made.flush()
+        self.assertIsNone(made.journal.ring)
+        self.assertEqual((0, 1, 1, 0), attrs.astuple(made.journal.figures()))
 
     def held(self, made: change_reporter.ChangeReporter) -> list[dict[str, float]]:
         """Have a service beat every ten seconds; return how late each beat says that it is."""
