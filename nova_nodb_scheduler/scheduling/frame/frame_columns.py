@@ -114,8 +114,22 @@ class CodedColumn:
         self._code_of = {value: code for code, value in enumerate(values)}
 
 
+@attrs.define
+class _UnitBounds:
+    """Units within which an amount is refused by no row; they only ever narrow."""
+
+    least: int = 1
+    greatest: int = 2**63 - 1
+    step: int = 1
+
+    def narrow(self, least: int, greatest: int, step: int) -> None:
+        self.least = max(self.least, least)
+        self.greatest = min(self.greatest, greatest)
+        self.step = max(self.step, step)
+
+
 class ResourceColumns:
-    """One resource class over all rows; capacity is -1 where a host has none of it."""
+    """One resource class over all rows; capacity is far below 0 where a host has none of it."""
 
     capacity: npt.NDArray[np.int64]
     min_unit: npt.NDArray[np.int64]
@@ -124,6 +138,8 @@ class ResourceColumns:
 
     def __init__(self, rows: int) -> None:
         self.used: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        # One object for all forks, as the limits are.
+        self._bounds = _UnitBounds()
         # Of one array: a row's numbers are read together.
         self._bind(np.repeat(np.array(_NO_LIMITS, np.int64)[:, None], rows, axis=1))
 
@@ -136,6 +152,11 @@ class ResourceColumns:
         capacity, least, greatest, step = self._limits[:, row].tolist()
         return capacity, self.used.item(row), least, greatest, step
 
+    def admits(self, amount: int) -> bool:
+        """Say whether no row can refuse an amount for its units; False says nothing."""
+        bounds = self._bounds
+        return bounds.least <= amount <= bounds.greatest and bounds.step <= 1
+
     def put_used(self, row: int, used: int) -> bool:
         """Set what is used of a row; say whether it changed."""
         if self.used.item(row) == used:
@@ -147,6 +168,8 @@ class ResourceColumns:
         """Set a row to what :meth:`row` gives; say whether it changed."""
         if self.row(row) == values:
             return False
+        if values[0] >= 0:
+            self._bounds.narrow(*values[2:])
         self.capacity[row] = values[0]
         self.used[row] = values[1]
         self.min_unit[row] = values[2]
@@ -157,7 +180,9 @@ class ResourceColumns:
     def put_all(
         self, rows: Sequence[int], values: Sequence[tuple[int, int, int, int, int]]
     ) -> None:
-        """Set many rows to what :meth:`row` gives of each."""
+        """Set many rows to what :meth:`row` gives of each, of what hosts have."""
+        for least, greatest, step in {each[2:] for each in values}:
+            self._bounds.narrow(least, greatest, step)
         columns = (self.capacity, self.used, self.min_unit, self.max_unit, self.step_size)
         for column, numbers in zip(columns, zip(*values, strict=True), strict=True):
             column[rows] = numbers
@@ -169,10 +194,12 @@ class ResourceColumns:
         self._bind(np.concatenate([before, more], axis=1))
 
 
+#: So little that no amount fits, whatever is given back of what is used.
+_NO_CAPACITY = -(2**62)
 #: Capacity, least and greatest amount and step where a host has no inventory of a class.
-_NO_LIMITS = (-1, 1, 0, 1)
+_NO_LIMITS = (_NO_CAPACITY, 1, 0, 1)
 #: The row of a resource class that a host has no inventory of.
-NO_INVENTORY = (-1, 0, 1, 0, 1)
+NO_INVENTORY = (_NO_CAPACITY, 0, 1, 0, 1)
 
 
 def grown(array: npt.NDArray[Any], rows: int, fill: float = 0) -> npt.NDArray[Any]:

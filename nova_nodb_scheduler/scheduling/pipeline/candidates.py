@@ -160,6 +160,8 @@ def _room(
         if has is None:
             return np.zeros_like(passes)
         passes &= has.used[rows] + amount <= has.capacity[rows]
+        if has.admits(amount):
+            continue
         passes &= has.min_unit[rows] <= amount
         passes &= has.max_unit[rows] >= amount
         if (step := has.step_size[rows]).max(initial=1) > 1:

@@ -49,21 +49,31 @@ QUERIES = st.builds(
 class OneRowTest(testtools.TestCase):
     @given(
         st.lists(PROVIDERS | st.none(), min_size=12, max_size=12),
+        st.lists(st.tuples(st.integers(0, 11), PROVIDERS | st.none()), max_size=4),
         st.lists(QUERIES, min_size=1, max_size=2).map(tuple),
     )
-    def test_of_one_row_is_said_what_is_said_of_it_among_many(self, providers, queries):
+    def test_of_one_row_is_said_what_is_said_of_it_among_many(self, providers, later, queries):
         frame = host_frame.HostFrame()
         for number, provider in enumerate(providers):
             frame.put(toys.facts(number, provider=provider))
         frame.remove("uuid-2")
-        own = candidates.Candidates(queries)
-        rows = np.arange(len(providers))
+        fork = frame.fork()
+        for number, provider in later:
+            frame.put(toys.facts(number, provider=provider))
+        for row in range(len(providers)):
+            # More than is used, as where a record told of it first.
+            fork.use(row, {"VCPU": -5, "DISK_GB": -5})
+        for each in (frame, fork):
+            self.check(each, candidates.Candidates(queries), np.arange(len(providers)))
+
+    def check(self, frame, own, rows):
+        all_rows = rows.tolist()
         many = own.mask(frame, rows).tolist()
         self.assertEqual(many, [own.mask(frame, rows[row : row + 1]).item() for row in rows])
-        self.assertEqual(many, [own.offer_row(frame, row) for row in rows.tolist()])
+        self.assertEqual(many, [own.offer_row(frame, row) for row in all_rows])
         self.assertEqual(
             own.offers(frame, rows).tolist(),
-            [[own.has_room(frame, row, at) for row in rows.tolist()] for at in range(len(queries))],
+            [[own.has_room(frame, row, at) for row in all_rows] for at in range(len(own.queries))],
         )
 
 
