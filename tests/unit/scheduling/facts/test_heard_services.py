@@ -428,6 +428,19 @@ class Machine(stateful.RuleBasedStateMachine):
                 self.flush(at)
         self.catch_up()
 
+    @stateful.rule(key=st.sampled_from(PLAIN[:3]))
+    def sweep_between_two_gaps(self, key):
+        self.beat_and_be_read_at_once(key, [0, None, 0])
+        self.swept_from = self.head
+        self.beat_and_be_read_at_once(key, [0, None, 0])
+        self.begin_or_end_a_sweep()
+
+    @stateful.rule(key=st.sampled_from(PLAIN[:3]), count=st.integers(1, 30))
+    def count_anew_for_long(self, key, count):
+        self.services[key].count = count
+        self.pass_time(301.0)
+        self.beat_and_be_read_at_once(key, [0, 0])
+
     @stateful.rule(key=st.sampled_from(PLAIN), all_anew=st.booleans())
     def delete_or_make_a_service(self, key, all_anew):
         if key in self.keys:
