@@ -254,11 +254,12 @@ class HeartbeatRing:
         :raises BackendUnavailable: nothing that waited is lost; what was sent is in doubt
         """
         before, version = self.waiting, 0
-        # What is given up in the first round goes to a new ring in the second.
+        # What is given up in the first round goes to a new ring in the second, and what waited
+        # behind writes in doubt follows them.
         for _ in range(2):
             version = max(version, self._look())
             version = max(version, self._write())
-            if self.name is not None or not len(self._waiting):
+            if self._sent or not len(self._waiting):
                 break
         lost, self._lost = self._lost, 0
         return RingFlush(before - self.waiting, version, self.waiting, lost)
@@ -284,7 +285,10 @@ class HeartbeatRing:
 
     def _write(self) -> int:
         """Write what is to be written; return the highest version of what won."""
-        self._prepare()
+        if not self._sent:
+            # Behind what is in doubt the rest waits, within its bound: a back end that answers
+            # reads alone would take slots with each attempt, until the ring has none.
+            self._prepare()
         if not self._sent:
             return 0
         # Until the replies are here, all of it is in doubt.
