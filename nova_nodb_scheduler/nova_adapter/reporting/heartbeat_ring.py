@@ -136,14 +136,19 @@ class _WaitingHeartbeats:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, heartbeat: _NumberedHeartbeat) -> None:
-        """Add a service's latest; beyond a bound its own oldest goes, and no other's."""
+    def add(self, heartbeat: _NumberedHeartbeat) -> int:
+        """Add a service's latest; beyond a bound its own oldest goes, and no other's.
+
+        :returns: how many went
+        """
         own = self._of_service.setdefault(heartbeat.service, collections.deque())
         own.append(heartbeat)
         self._count += 1
-        if len(own) > _MOST_OF_ONE:
-            own.popleft()
-            self._count -= 1
+        if len(own) <= _MOST_OF_ONE:
+            return 0
+        own.popleft()
+        self._count -= 1
+        return 1
 
     def drop_the_oldest(self, most: int) -> int:
         """Drop what is too much, one of a service at a time; return how many were dropped."""
@@ -232,7 +237,8 @@ class HeartbeatRing:
             if heartbeat is None:
                 others.append(entry)
             else:
-                self._waiting.add(heartbeat)
+                # What a service lacks of its own shows by its counts, and has its cell swept.
+                self.dropped += self._waiting.add(heartbeat)
         dropped = self._waiting.drop_the_oldest(self._options.max_waiting)
         self._lost += dropped
         self.dropped += dropped
