@@ -214,7 +214,7 @@ class HostStateStore:
 
     def _apply_turn(self, changes: Sequence[records.Change]) -> list[namespace_table.Outcome]:
         """Apply changes of different records."""
-        names = {change.record.key.namespace for change in changes}
+        names = {change.key.namespace for change in changes}
         if len(names) == 1:
             with self._lock:
                 return self._apply_to(names.pop(), changes)

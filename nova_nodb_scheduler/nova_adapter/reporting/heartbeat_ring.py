@@ -136,14 +136,19 @@ class _WaitingHeartbeats:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, heartbeat: _NumberedHeartbeat) -> None:
-        """Add a service's latest; beyond a bound its own oldest goes, and no other's."""
+    def add(self, heartbeat: _NumberedHeartbeat) -> int:
+        """Add a service's latest; beyond a bound its own oldest goes, and no other's.
+
+        :returns: how many went
+        """
         own = self._of_service.setdefault(heartbeat.service, collections.deque())
         own.append(heartbeat)
         self._count += 1
-        if len(own) > _MOST_OF_ONE:
-            own.popleft()
-            self._count -= 1
+        if len(own) <= _MOST_OF_ONE:
+            return 0
+        own.popleft()
+        self._count -= 1
+        return 1
 
     def drop_the_oldest(self, most: int) -> int:
         """Drop what is too much, one of a service at a time; return how many were dropped."""
@@ -232,7 +237,8 @@ class HeartbeatRing:
             if heartbeat is None:
                 others.append(entry)
             else:
-                self._waiting.add(heartbeat)
+                # What a service lacks of its own shows by its counts, and has its cell swept.
+                self.dropped += self._waiting.add(heartbeat)
         dropped = self._waiting.drop_the_oldest(self._options.max_waiting)
         self._lost += dropped
         self.dropped += dropped
@@ -254,11 +260,12 @@ class HeartbeatRing:
         :raises BackendUnavailable: nothing that waited is lost; what was sent is in doubt
         """
         before, version = self.waiting, 0
-        # What is given up in the first round goes to a new ring in the second.
+        # What is given up in the first round goes to a new ring in the second, and what waited
+        # behind writes in doubt follows them.
         for _ in range(2):
             version = max(version, self._look())
             version = max(version, self._write())
-            if self.name is not None or not len(self._waiting):
+            if self._sent or not len(self._waiting):
                 break
         lost, self._lost = self._lost, 0
         return RingFlush(before - self.waiting, version, self.waiting, lost)
@@ -284,7 +291,10 @@ class HeartbeatRing:
 
     def _write(self) -> int:
         """Write what is to be written; return the highest version of what won."""
-        self._prepare()
+        if not self._sent:
+            # Behind what is in doubt the rest waits, within its bound: a back end that answers
+            # reads alone would take slots with each attempt, until the ring has none.
+            self._prepare()
         if not self._sent:
             return 0
         # Until the replies are here, all of it is in doubt.

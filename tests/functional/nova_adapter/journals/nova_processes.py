@@ -155,12 +155,13 @@ class _Reader:
         from nova_nodb_scheduler.scheduling.facts import fact_source
 
         runtime = self._runtime
+        # Before the snapshot: a process that stalls behind it makes nobody older.
+        now = time.time()
         snapshot = runtime.store.snapshot()
         # Of one snapshot: what is proved is proved of these times.
         missing = runtime.judge.judge(snapshot, [cell]).missing.get(cell)
         source = fact_source.ServiceSource(snapshot, runtime.journals.look(snapshot))
         heard = {each: source.last_seen_seconds(each) for each in services}
-        now = time.time()
         return {
             "missing": None if missing is None else missing.value,
             "ages": {key: None if at is None else now - at for key, at in heard.items()},

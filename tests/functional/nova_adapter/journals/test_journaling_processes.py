@@ -43,7 +43,8 @@ class Beats(threading.Thread):
     """Has services beat through the conductors that answer, one after the other.
 
     :ivar counts: of each service, what was answered last
-    :ivar first_at: when each service was answered first; of the monotonic clock
+    :ivar began_at: when each service was answered first behind a pause, for its conductors had
+        other things to do or this machine had; of the monotonic clock
     :ivar heard_at: when it was answered last
     """
 
@@ -54,7 +55,7 @@ class Beats(threading.Thread):
         self.lock = threading.Lock()
         self.conductors: list[nova_processes.NovaProcess] = []
         self.counts = dict.fromkeys(services, 0)
-        self.first_at: dict[str, float] = {}
+        self.began_at: dict[str, float] = {}
         self.heard_at: dict[str, float] = {}
         self.failed: list[BaseException] = []
 
@@ -71,7 +72,8 @@ class Beats(threading.Thread):
                     at = (turn + turn // len(self._services)) % len(self.conductors)
                     self.counts[service] = self.conductors[at].ask("beat", service)
                     now = time.monotonic()
-                    self.first_at.setdefault(service, now)
+                    if now - self.heard_at.get(service, float("-inf")) > _BOUND:
+                        self.began_at[service] = now
                     self.heard_at[service] = now
         except BaseException as error:
             self.failed.append(error)
@@ -165,8 +167,9 @@ class ProcessCase(cloud.CloudCase):
         if missing is None:
             self.looks += 1
             for key in heard:
-                # One that was never heard of before may wait for its first flush.
-                age = found["ages"][key] or now - self.beats.first_at[key]
+                # One that was silent until now may wait for its first flush.
+                silent = now - self.beats.began_at[key]
+                age = min(found["ages"][key] or silent, silent)
                 self.assertLess(age, _DOWN, f"a living service looks dead, {self.looks} looks")
         return missing
 

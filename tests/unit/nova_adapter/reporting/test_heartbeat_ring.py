@@ -181,13 +181,33 @@ class RingTest(journal_case.RingCase):
         ring.add(self.entries())
         return ring.flush().lost
 
+    def test_while_the_back_end_only_answers_reads_no_slot_is_taken_for_each_attempt(self):
+        ring = self.ring(max_slots=4, max_waiting=5)
+        self.back_end.faults.fail_next(faults.Fault.UNAVAILABLE, 8)
+        entries = []
+        for _ in range(8):
+            entries += self.entries(2)
+            ring.add(entries[-2:])
+            with self.assertRaises(errors.BackendUnavailable):
+                ring.flush()
+            # What was sent at first, and as many as may wait.
+            self.assertLessEqual(ring.waiting, 2 + 5)
+        flushed = ring.flush()
+        self.assertEqual((7, 0, 9), (flushed.written, flushed.waiting, flushed.lost))
+        self.assertEqual(
+            journal_case.numbers(entries[:2] + entries[-5:]), self.all_beats(), "the latest wait"
+        )
+        self.assertEqual(2, len(self.keys()))
+        # There is room for what comes next.
+        self.tell(ring)
+
     def test_a_service_that_says_very_many_counts_crowds_no_other_out(self):
         ring = self.ring(max_waiting=300)
         honest = self.entries(service=journal_case.SERVICES[1])
         ring.add(honest)
         ring.add(self.entries(10_000))
         flushed = ring.flush()
-        self.assertEqual(0, flushed.lost)
+        self.assertEqual((0, 10_001 - flushed.written), (flushed.lost, ring.dropped))
         self.assertLess(journal_case.numbers(honest), self.all_beats())
         # Its own latest are there.
         self.assertEqual(10_001, max(count for _, count in self.all_beats()))
