@@ -21,6 +21,9 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
 
 #: Calls in a row without an answer, before no more are made: each may cost a time-out.
 _MOST_UNANSWERED = 3
+#: Providers that are listed for one consumer. Whom many suspect might use up each turn's calls,
+#: and never come to his own.
+_MOST_TO_LIST = 5
 
 
 @attrs.define
@@ -71,6 +74,8 @@ class AllocationReads:
     def listed(self, consumer: str, hosts: Collection[str]) -> placement_replies.Amounts | None:
         """Return by host what a consumer has on hosts; None where only a call of its own tells."""
         if any(self._suspects[host] < 2 for host in hosts):
+            return None
+        if len(set(hosts) - self._listed.keys()) > _MOST_TO_LIST:
             return None
         found = {}
         for host in hosts:

@@ -16,6 +16,8 @@ LOG = logging.getLogger(__name__)
 _TURN_SECONDS = 10.0
 #: Where more is due than one turn does. Turns are bounded, and whom they ask rests between them.
 _NEXT_SECONDS = 1.0
+#: What such turns take of the processor at the most: whoever schedules in this process needs it.
+_MOST_SHARE = 0.1
 
 
 class TurnDuty(abc.ABC):
@@ -32,6 +34,8 @@ class TurnDuty(abc.ABC):
         self._backoff = backoff.Backoff(_TURN_SECONDS, most_seconds, time.monotonic)
         self._thread = step_thread.StepThread(name, self._step, self._failed, lambda running: None)
         self._is_more_due = False
+        #: Processor time of the last turn.
+        self._busy_seconds = 0.0
         #: Turns that failed.
         self.failures = 0
 
@@ -53,16 +57,19 @@ class TurnDuty(abc.ABC):
     def _step(self, stop: threading.Event) -> None:
         pause = self._turn_seconds
         if self._is_more_due:
-            pause = min(pause, _NEXT_SECONDS)
+            pause = min(pause, max(_NEXT_SECONDS, self._busy_seconds / _MOST_SHARE))
         if stop.wait(pause) or self._backoff.remaining_seconds():
             return
         self._is_more_due = False
+        begun = time.thread_time()
         try:
             self._is_more_due = self._turn()
             self._backoff.succeeded()
         except errors.NodbError as error:
             LOG.info("%(what)s now: %(why)s", {"what": self._failing, "why": error})
             self._failed(error)
+        finally:
+            self._busy_seconds = time.thread_time() - begun
 
     def _failed(self, error: Exception) -> None:
         self._backoff.failed()

@@ -169,10 +169,11 @@ class ChangeReporter:
         self._dirty = dirty_module.DirtyRecords(self._options.max_dirty_records, self._clock)
         self._wake = self._dirty.wake
         self._last_beat = self._last_heartbeats = float("-inf")
-        #: When the last beat was said, and what; None before the first one.
+        #: When the last beat was said, and what, or what is being said since; None before the
+        #: first one.
         self._said: tuple[float, Mapping[str, Any]] | None = None
-        #: The beat since which it is told in the log that this reporter's thread hangs.
-        self._hung_since_beat = 0
+        #: When the beat was said of which the log told that this reporter's thread hangs since.
+        self._hung_since = float("-inf")
         #: The back end's time and this process's, when they were held against each other last.
         self._times: tuple[float, float] | None = None
         #: When no heartbeat waited any more; None before the first beat.
@@ -272,9 +273,10 @@ class ChangeReporter:
         :param now_seconds: the back end's time, by that connection
         :raises BackendUnavailable: it could not be said
         """
-        if self._said is None:
+        spoken_for, stop = self._said, self._stop
+        if spoken_for is None:
             return
-        said_at, said = self._said
+        said_at, said = spoken_for
         waits = self._clock() - said_at
         if waits <= self._options.reporter_bound_seconds:
             return
@@ -287,16 +289,16 @@ class ChangeReporter:
         before = {name: value for name, value in said.items() if name != "late_seconds"}
 
         def late(current: publisher_module.State | None) -> publisher_module.Computed:
-            if current is not None and current.get("beat", 0) > said["beat"]:
-                return publisher_module.UNCHANGED  # it goes on
+            if self._said is not spoken_for or stop.is_set():
+                return publisher_module.UNCHANGED  # it goes on, or leaves
             return {**before, **lateness, "beat_at": now_seconds()}
 
         identity = self.identity
         assert identity is not None  # it has said something
         key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
         publisher.publish({key: late})
-        if self._hung_since_beat != said["beat"]:
-            self._hung_since_beat = said["beat"]
+        if self._hung_since != said_at:
+            self._hung_since = said_at
             LOG.warning(
                 "Nothing was reported for %(seconds).0f s, for the thread that does it hangs, or "
                 "its connection. Until it goes on schedulers do not trust what they know of "
@@ -615,6 +617,10 @@ class ChangeReporter:
             **self.more_facts(),
         }
         key = records.RecordKey(known_namespaces.REPORTERS.name, identity.reporter_id)
+        before = self._said
+        if before is not None:
+            # Where this hangs, and the back end has it, no older one is to be said again.
+            self._said = before[0], state
         self._beat_publisher.publish({key: lambda current: state})
         self._last_beat = now
         self._said = now, state

@@ -563,6 +563,43 @@ class StandstillTest(World):
                 hung.duty._speak()
                 self.assertEqual(head, self.hub.head())
 
+    def test_one_that_hangs_behind_a_beat_that_was_carried_out_is_not_forgotten(self) -> None:
+        self.until(self.proved, 60, self.dice)
+        hung = self.conductors[0]
+
+        def passes() -> None:
+            hung.hangs_until = self.now + 3 * DOWN
+            self.hears = hung
+            for _ in range(int(DOWN)):
+                self.second(self.dice)
+                self.assertEqual(2, len(self.states(REPORTERS)), self.now)
+            self.assertEqual(state_proof.UnprovedReason.BEHIND, self.scheduler.missing())
+            hung.hangs_until = 0.0
+
+        # The back end has it, and the answer does not come.
+        self._in_the_midst(hung.reporter._beat_publisher, "publish", passes)
+        self.until(lambda: self.hears is hung, 10, self.dice)
+        self.until(self.proved, 10, self.dice)
+
+    def test_one_that_leaves_while_it_is_spoken_for_is_gone(self) -> None:
+        self.until(self.proved, 60, self.dice)
+        leaves = self.conductors[0]
+        leaves.hangs_until = self.now + DOWN
+        for _ in range(int(ALIVE) + 6):
+            self.second(self.dice)
+        self.assertEqual(2, len(self.states(REPORTERS)))
+
+        def leave() -> None:
+            leaves.reporter._stop.set()
+            leaves.reporter._leave()
+            self.assertEqual(1, len(self.states(REPORTERS)))
+
+        self.pass_time(1.0)
+        self._in_the_midst(leaves.duty._synchronizer, "read", leave)
+        leaves.duty._speak()
+        self.assertTrue(leaves.reporter._stop.is_set())
+        self.assertEqual(1, len(self.states(REPORTERS)))
+
     def test_who_is_only_cut_off_goes_on_where_it_was(self) -> None:
         self.until(self.proved, 60, self.dice)
         began = [each.reporter._since for each in self.conductors]

@@ -7,6 +7,7 @@ The memory driver, and our own classes over it; Placement is a set, whose calls 
 from __future__ import annotations
 
 import threading
+import time
 import unittest
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -139,6 +140,17 @@ class OrphanTurnsTest(unittest.TestCase):
         self.turn()
         self.assertEqual({"nothing"}, {each.kind.value for each in self.verdicts()})
 
+    def test_one_that_is_suspected_on_more_hosts_than_a_turn_asks_for_keeps_nobody_waiting(self):
+        noted = {f"n{host}": {"everywhere": held(RESOURCES, 1000.0)} for host in range(60)}
+        lapsed_claims.note_lapsed(self.synchronizer, record_editor.RecordCache(), noted)
+        self.follow(noted)
+        self.turn()
+        self.note(60, 1)
+        self.placement.allocated = {(f"c{host}-0", f"n{host}"): RESOURCES for host in range(60)}
+        self.now += 31.0
+        self.assertEqual([(True, 50), (False, 36)], [self.turn() for _ in range(2)])
+        self.assertEqual(2 + 60, self.finder.status.looked)
+
     def test_where_a_provider_is_not_listed_each_is_asked_for(self):
         self.note(1, 5)
         self.placement.lists = False
@@ -220,6 +232,22 @@ class Pauses(threading.Event):
 
 
 class TurnDutyTest(unittest.TestCase):
+    def test_turns_that_follow_one_another_leave_the_processor_to_others(self):
+        class Busy(Duty):
+            def _turn(self) -> bool:
+                until = time.thread_time() + 0.2
+                while time.thread_time() < until:
+                    pass
+                return super()._turn()
+
+        duty, pauses = Busy([True, False, False]), Pauses()
+        for _ in range(3):
+            duty._step(pauses)
+        self.assertEqual((10.0, 10.0), (pauses.seconds[0], pauses.seconds[2]))
+        between = pauses.seconds[1]
+        assert between is not None
+        self.assertTrue(2.0 <= between <= 10.0, between)
+
     def test_the_next_turn_is_soon_where_more_is_due_and_at_leisure_else_or_behind_a_failure(self):
         duty, pauses = Duty([True, True, errors.BackendUnavailable("x", "y"), True]), Pauses()
         for _ in range(4):
