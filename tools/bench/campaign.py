@@ -30,8 +30,11 @@ class Campaign:
         self._given = given
         self._console = console
         self._status: rich.status.Status | None = None
-        self._running = servers.Servers(given.state, pathlib.Path(sys.prefix))
-        self.results = results.Results(given.state / "results")
+        self._running = servers.Servers(
+            given.state, pathlib.Path(sys.prefix), guarded=given.guarded
+        )
+        kind = "results-guarded" if given.guarded else "results"
+        self.results = results.Results(given.state / kind)
 
     def run(self) -> list[str]:
         """Measure what is asked for and not there yet; returns what failed, one line each."""

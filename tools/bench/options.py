@@ -60,6 +60,7 @@ class Options:
     populate_only: bool
     restart: bool
     restart_rate: float
+    guarded: bool
 
     def durations(self, hosts: int) -> Durations:
         """Return how long measurements of a size take where the command line does not say."""
@@ -179,6 +180,12 @@ def parse(arguments: list[str] | None = None) -> Options:
         metavar="PER_SECOND",
         help="requests of --restart (%(default)g)",
     )
+    add(
+        "--guarded",
+        action="store_true",
+        help="Placement's application is the plugin's, which keeps writers apart; results are"
+        " kept apart",
+    )
     given = parser.parse_args(arguments)
     return Options(
         state=given.state.absolute(),
@@ -202,6 +209,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         populate_only=given.populate_only,
         restart=given.restart,
         restart_rate=given.restart_rate,
+        guarded=given.guarded,
     )
 
 

@@ -14,17 +14,23 @@ _WORKERS = 2
 _THREADS = 4
 # Method, path, status, microseconds.
 _ACCESS_FORMAT = "%(m)s %(U)s %(s)s %(D)s"
+_INSTALLED = "placement.wsgi.api:application"
+_GUARDED = "nova_nodb_scheduler.placement_adapter.wsgi:application"
 
 
 class Servers:
-    """The servers of one state directory. Not thread-safe."""
+    """The servers of one state directory. Not thread-safe.
 
-    def __init__(self, state: pathlib.Path, venv: pathlib.Path) -> None:
+    :param guarded: Placement is served by the plugin's application, see admin/placement-guard.rst
+    """
+
+    def __init__(self, state: pathlib.Path, venv: pathlib.Path, *, guarded: bool = False) -> None:
         for name in ("run", "log", "etc"):
             (state / name).mkdir(parents=True, exist_ok=True)
         self.table = processes.ProcessTable(state / "run", state / "log")
         self.settings = self._settings(state, venv)
         self._placement_size: int | None = None
+        self._application = _GUARDED if guarded else _INSTALLED
 
     def _settings(self, state: pathlib.Path, venv: pathlib.Path) -> stack_settings.Settings:
         """Take the ports of servers that were kept; others' processes may hold last run's."""
@@ -63,7 +69,7 @@ class Servers:
                 *("--threads", str(_THREADS), "--timeout", "1800", "--keep-alive", "75"),
                 *("--no-control-socket", "--graceful-timeout", "5", "--bind", f"127.0.0.1:{port}"),
                 *("--access-logfile", str(self.access_log), "--access-logformat", _ACCESS_FORMAT),
-                "placement.wsgi.api:application",
+                self._application,
             ],
             {"OS_PLACEMENT_CONFIG_DIR": str(directory)},
         )
