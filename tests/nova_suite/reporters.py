@@ -111,6 +111,11 @@ class Reporters:
         """Hand rows of a scope to its reporter."""
         self._by_scope[scope].mark(scope, namespace, keys)
 
+    def wait_published(self, namespace: str, keys: Collection[str]) -> bool:
+        """Wait for rows of one cell, as its reporter does."""
+        (cell,) = {key.partition("@")[2] for key in keys}
+        return self._by_scope[cell].wait_published(namespace, keys)
+
     def heartbeat(
         self,
         scope: str,

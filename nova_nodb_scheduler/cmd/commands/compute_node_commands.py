@@ -525,6 +525,12 @@ def living_services(plugin: Any, cells: Iterable[str]) -> list[transfer_refusals
         for beat in beats
         if (age := backend.age_seconds(beat)) <= bound_seconds
     ]
+    # Who lives says the whole anew, so that one that is odd by a hand's work is not for long.
+    named += [
+        f"who wrote record {name}, which is odd"
+        for name in backend.unread_within(bound_seconds)
+        if backend.unread_beats[name]
+    ]
     if named:
         return transfer_refusals.living(named, bound_seconds)
     silent_seconds = float(_MISSED_BEATS * plugin.conf.report_interval)

@@ -249,7 +249,8 @@ def gather(
         _reporter(name, beat, backend, bound_seconds)
         for name, beat in sorted(backend.reporters.items())
     ]
-    cells = _cells(backend, list(answers.by_worker.values()), schedulers, reporters)
+    unread = backend.unread_within(bound_seconds)
+    cells = _cells(backend, list(answers.by_worker.values()), schedulers, reporters, unread)
     mirror = _mirror(backend)
     found = find_problems(backend, schedulers, reporters, cells, mirror, mirror_bound_seconds)
     return Deployment(
@@ -386,8 +387,12 @@ def _cells(
     statuses: Collection[objects.SchedulerStatus],
     schedulers: Collection[Mapping[str, Any]],
     reporters: Collection[Mapping[str, Any]],
+    unread: Collection[str],
 ) -> list[dict[str, Any]]:
-    """List the cells that were swept or that a scheduler knows."""
+    """List the cells that were swept or that a scheduler knows.
+
+    :param unread: see :func:`journaling.of_cell`
+    """
     seen: dict[str, list[tuple[str, Any]]] = {}
     for status in statuses:
         for scope in status.scopes:
@@ -417,7 +422,7 @@ def _cells(
                 "reasons": {worker: scope.reason for worker, scope in views if not scope.proved},
                 "fallbacks": fallbacks,
                 "heartbeats": heartbeats,
-                "journals": journaling.of_cell(name, heartbeats, schedulers, reporters),
+                "journals": journaling.of_cell(name, heartbeats, schedulers, reporters, unread),
                 "compute_nodes": modes.get(name, node_modes.MIRROR),
             }
         )

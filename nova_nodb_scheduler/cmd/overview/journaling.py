@@ -20,10 +20,12 @@ def of_cell(
     mode: str,
     schedulers: Collection[Mapping[str, Any]],
     reporters: Collection[Mapping[str, Any]],
+    unread: Collection[str] = (),
 ) -> dict[str, Any] | None:
     """Say of a cell who journals; None where no conductor of it is configured for it.
 
     :param mode: where its heartbeats stand, as it is recorded
+    :param unread: records of beats that nobody can read: of whichever cell they are
     """
     conductors = [each for each in reporters if each["alive"] and cell in each["guards"]]
     configured = [each for each in conductors if each["heartbeat_journals"] is True]
@@ -33,7 +35,7 @@ def of_cell(
         "conductors": len(conductors),
         "configured": len(configured),
         "writing": sum(map(reporter_facts.journals, conductors)),
-        "waits_for": sorted(_against(mode, schedulers, conductors)),
+        "waits_for": sorted((*_against(mode, schedulers, conductors), *map(_record, unread))),
     }
 
 
@@ -52,6 +54,10 @@ def _against(
         # Of a worker that answers and has sent no beat yet nothing is known, to conductors either.
         if each["alive"] and each["beat_at"] is not None and each["reads_journals"] is not True:
             yield f"the scheduler on {each['host']} (process {each['pid']})"
+
+
+def _record(name: str) -> str:
+    return f"who wrote record {name}, which cannot be read"
 
 
 def that_wait(cells: Collection[Mapping[str, Any]]) -> list[str]:

@@ -12,6 +12,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bounded
+from nova_nodb_scheduler.cmd.overview import beats
 from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import contract
@@ -32,7 +33,10 @@ class Backend:
     """The records of schedulers, reporters, cells and mirrors, by their keys, and cells' modes.
 
     :param error: why it could not be read; everything else is empty then
-    :param unreadable: records that this release cannot decode
+    :param unreadable: records that this release cannot decode, and beats that are odd, with
+        what is odd in them
+    :param unread_beats: those of them that are beats, by their records' names; empty states
+        where nothing in them can be read
     """
 
     driver: str
@@ -47,6 +51,7 @@ class Backend:
     unreadable: tuple[str, ...] = ()
     heartbeat_modes: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     node_cells: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    unread_beats: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
 
     def age_seconds(self, beat: Mapping[str, Any]) -> float:
         """Return how long ago a process said that it lives.
@@ -56,6 +61,17 @@ class Backend:
         """
         age = self.now_seconds - float(beat.get("beat_at", 0.0))
         return max(0.0, age) if age >= -backend_time.MARGIN_SECONDS else -age
+
+    def unread_within(self, bound_seconds: float) -> list[str]:
+        """Name the beats that cannot be read and whose processes may live.
+
+        :param bound_seconds: silence after which one that tells its time does not
+        """
+        return [
+            name
+            for name, beat in sorted(self.unread_beats.items())
+            if not beats.has_time(beat) or self.age_seconds(beat) <= bound_seconds
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return what concerns the back end itself, for JSON."""
@@ -74,13 +90,18 @@ def read_backend(synchronizer: contract.Synchronizer) -> Backend:
         synchronizer.open_existing()
         found: dict[str, dict[str, Mapping[str, Any]]] = {name: {} for name in _READ}
         unreadable = []
+        unread_beats: dict[str, Mapping[str, Any]] = {}
         head = synchronizer.head()
         for page in synchronizer.snapshot(_READ).pages:
             for record in page:
-                try:
-                    found[record.key.namespace][record.key.key] = _state(record)
-                except errors.UndecodableRecord:
-                    unreadable.append(str(record.key))
+                namespace, name = record.key.namespace, records.printable_name(str(record.key))
+                state, odd = _read(record)
+                if odd is None:
+                    found[namespace][record.key.key] = state
+                    continue
+                unreadable.append(f"{name}{odd}")
+                if beats.is_beat(namespace):
+                    unread_beats[name] = state
         return Backend(
             synchronizer.name,
             None,
@@ -94,6 +115,7 @@ def read_backend(synchronizer: contract.Synchronizer) -> Backend:
             tuple(unreadable),
             found[known_namespaces.HEARTBEAT_MODES.name],
             found[known_namespaces.NODE_CELLS.name],
+            unread_beats,
         )
     except (errors.NodbError, contract.SnapshotInterrupted) as error:
         return Backend(synchronizer.name, str(error) or type(error).__name__)
@@ -114,6 +136,16 @@ def read_backend_within(
         return bounded.ask(bound_seconds, lambda: read_backend(synchronizer))
     except errors.NoAnswerInTime as error:
         return Backend(synchronizer.name, str(error))
+
+
+def _read(record: records.Record) -> tuple[Mapping[str, Any], str | None]:
+    """Return a record's state and, where it cannot be read, what is said of it behind its name."""
+    try:
+        state = _state(record)
+    except errors.UndecodableRecord:
+        return {}, ""
+    odd = beats.oddity(record.key.namespace, state)
+    return state, None if odd is None else f" ({odd})"
 
 
 def _state(record: records.Record) -> Mapping[str, Any]:

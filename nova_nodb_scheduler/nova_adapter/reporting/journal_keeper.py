@@ -177,7 +177,10 @@ class JournalKeeper:
             age = now - backend_time.believed(float(state["beat_at"]), now)
         except (errors.UndecodableRecord, KeyError, TypeError, ValueError, OverflowError):
             return {}
-        return state if age <= self._alive_seconds else None
+        if age > self._alive_seconds:
+            return None
+        # One that says something odd may be of this cell.
+        return state if reporter_facts.is_readable(state) else {}
 
     def _against(self, record: records.Record, state: Mapping[str, Any]) -> Iterator[str]:
         if not state:
@@ -194,8 +197,7 @@ class JournalKeeper:
             yield reporter_facts.journals(state)
 
     def _is_of_the_cell(self, state: Mapping[str, Any]) -> bool:
-        guards = state.get("guards", ())
-        return isinstance(guards, list | tuple) and self._writer.cell in guards
+        return self._writer.cell in state.get("guards", ())
 
     def _say(self, against: tuple[str, ...]) -> None:
         if self._wanted and against and against != self._said:

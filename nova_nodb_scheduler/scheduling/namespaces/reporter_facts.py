@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: What says for which cells a process reports, and how late.
+_LATENESS = ("late_seconds", "behind_seconds")
+
 
 def lateness(beat: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return by scope how long a reporter's oldest unpublished change has waited, in seconds.
@@ -26,3 +29,17 @@ def lateness(beat: Mapping[str, Any]) -> Mapping[str, Any]:
 def journals(beat: Mapping[str, Any]) -> bool:
     """Return whether a conductor writes the heartbeats that it hears to a journal."""
     return beat.get("journals") is True
+
+
+def is_readable(beat: Mapping[str, Any]) -> bool:
+    """Return whether what a beat says of its cells, and how late they are, can be read.
+
+    What it does not say is not odd: older releases, and schedulers, say less.
+    """
+    if not isinstance(beat.get("guards", ()), list | tuple):
+        return False
+    told = [beat[name] for name in _LATENESS if name in beat]
+    return all(
+        isinstance(each, Mapping) and all(isinstance(late, int | float) for late in each.values())
+        for each in told
+    )

@@ -25,6 +25,8 @@ Allocations = Mapping[str, Mapping[str, int]]
 
 #: States of servers of which a compute service may hold no room yet.
 _NOT_BUILT = (None, "building", "shelved_offloaded")
+#: States that tell nothing of a move's end: unknown, or waiting for somebody to confirm it.
+_MAY_MOVE = (None, "resized")
 
 
 #: Says by a snapshot whether anybody judges claims by a mirror of allocations.
@@ -139,7 +141,7 @@ class SettlementEvidence:
                     and (left_behind or self._is_taken_up(host, consumer, held))
                 )
             )
-        if self._moves_to(host, consumer):
+        if self._moves_to(host, consumer) and not self._rests(consumer, held.confirmed_by or 0):
             return True
         if claim_facts.stays(held.node):
             return False  # it was there before the claim, and has not got what it claimed
@@ -200,6 +202,21 @@ class SettlementEvidence:
 
     def _moves(self, consumer: str) -> bool:
         return bool(self._migrations.lookup("instance", consumer))
+
+    def _rests(self, consumer: str, since: int) -> bool:
+        """Say whether a server is in no move by its own records, all newer than a version.
+
+        Nova gives a server its task before it asks for a host, and takes it away when a move
+        ends or fails. Its migration may stay in progress for good: a failed move whose last
+        save of it fails too is not tried again. Nova's resource tracker passes it over then.
+        """
+        found = [record for record in map(self._instances.get, self._keys(consumer)) if record]
+        rows = [record.state["row"] for record in found]
+        return (
+            min((record.version for record in found), default=0) > since
+            and all(row.get("task_state") is None for row in rows)
+            and all(row.get("vm_state") not in _MAY_MOVE for row in rows)
+        )
 
     def _moves_to(self, host: str, consumer: str) -> bool:
         place = self._nodes.indexed(host, "host")

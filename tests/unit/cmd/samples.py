@@ -31,6 +31,9 @@ class BackendFixture(fixtures.Fixture):
     def write(self, namespace, key, state, owner=known_namespaces.NODB):
         self._publishers[owner].publish({records.RecordKey(namespace, key): lambda current: state})
 
+    def delete(self, namespace, key, owner=known_namespaces.NODB):
+        self.write(namespace, key, publisher.DELETE, owner)
+
     def write_raw(self, namespace, key, payload):
         self._writer.write([records.Write(records.RecordKey(namespace, key), 0, payload)])
 

@@ -180,6 +180,10 @@ class CommandsTest(cell_databases.OnMariaDB):
         self.beat("sched1", 0.0)
         document = self.document("retire", status=1)
         self.assertIn("nova-scheduler on sched1 (process 11)", document["refusals"][0]["rows"][0])
+        for odd in ({"beat_at": "now"}, {"pid": "eleven"}):
+            self.beat("sched1", 0.0, **odd)
+            document = self.document("retire", status=1)
+            self.assertIn("schedulers/sched1, which is odd", document["refusals"][0]["rows"][0])
         self.beat("sched1", 3600.0)
         services = models.Service.__table__
         engine = sa.create_engine(self.cell0)
@@ -200,8 +204,9 @@ class CommandsTest(cell_databases.OnMariaDB):
         self.assertIn("nova-conductor on super1", document["refusals"][0]["rows"][0])
         self.assertEqual(before, self.dump())
 
-    def beat(self, host: str, age_seconds: float) -> None:
-        state = {"host": host, "pid": 11, "beat_at": self.store.now_seconds() - age_seconds}
+    def beat(self, host: str, age_seconds: float, **odd: object) -> None:
+        at = self.store.now_seconds() - age_seconds
+        state = {"host": host, "pid": 11, "beat_at": at, **odd}
         declared = {each.name: each for each in known_namespaces.BUILT_IN}
         key = records.RecordKey(known_namespaces.SCHEDULERS.name, host)
         publisher.Publisher(self.store, declared, known_namespaces.NODB).publish(

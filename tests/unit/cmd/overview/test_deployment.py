@@ -262,6 +262,53 @@ class GatherTest(testtools.TestCase):
         self.assertIn("cannot read 2 records", problems)
         self.assertIn("Record reporters/broken cannot be read", problems)
 
+    def test_each_of_these_makes_a_beat_unreadable_by_what_is_odd_in_it(self):
+        of_all = {
+            "beat_at": ("now", None, [1.0], True),
+            "pid": ("five", 1.5, None),
+            "host": (["cond2"],),
+            "compute_nodes": ({},),
+            "compute_node_statements": (3, {"select": "many"}),
+        }
+        of_reporters = {
+            "guards": (5, None, "cell1", [5]),
+            "late_seconds": (5, None, "late", {"cell1": "long"}, {"cell1": None}),
+            "behind_seconds": ([1.0], {"cell1": {}}),
+            "since": ("begin",),
+            "cell": ([],),
+            "binary": (7,),
+        }
+        of_schedulers = {
+            "lag_seconds": ("0.1",),
+            "schedule_seconds_p50": ([],),
+            "schedule_seconds_p99": ("",),
+            "memory_bytes": ("big",),
+            "outcomes": (3,),
+            "fallbacks": ({"cold": "often"},),
+            "candidates": (["memory"],),
+            "claims": (3,),
+            "settling": ("yes",),
+            "checkpoint": ("written",),
+        }
+        said = {"host": "host2", "pid": 5, "beat_at": 1.0}
+        self.healthy()
+        for namespace, fields in (
+            ("reporters", of_all | of_reporters),
+            ("schedulers", of_all | of_schedulers),
+        ):
+            for field, value in [(name, each) for name in fields for each in fields[name]]:
+                with self.subTest(namespace, field=field, value=value):
+                    self.cloud.write(namespace, "odd", said | {field: value})
+                    found = self.gather()
+                    self.assertEqual(1, len(found.problems), found.problems)
+                    self.assertIn(f"Record {namespace}/odd ({field} is not", found.problems[0])
+                    self.assertIn("cannot be read", found.problems[0])
+            # One that is not odd is read, and old.
+            self.cloud.write(namespace, "odd", said)
+            [problem] = self.gather().problems
+            self.assertIn("is silent", problem)
+            self.cloud.delete(namespace, "odd")
+
     def test_a_silent_reporter_is_a_problem(self):
         self.healthy()
         self.cloud.reporter("conductor", "cond2", "cell1", age_seconds=60.0)

@@ -97,6 +97,27 @@ class JournalingTest(testtools.TestCase):
             ["the mode of its heartbeats, which is store"], self.of_cell()["waits_for"]
         )
 
+    def test_a_beat_that_cannot_be_read_is_waited_for_unless_it_is_old(self):
+        self.conductor("cond1", wanted=True, writes=True)
+        self.conductor("cond2", wanted=True, writes=True, late_seconds=5)
+        name = "reporters/conductor:cond2:cell1"
+        waits = [f"who wrote record {name}, which cannot be read"]
+        self.assertEqual(waits, self.of_cell()["waits_for"])
+        self.assertEqual(Code.WARNING, self.judged().code)
+        shown = self.shown()
+        self.assertIn("cond2:east (late_seconds is not an object of numbers: 5)", shown)
+        self.conductor("cond2", wanted=True, writes=True, late_seconds=5, age_seconds=60.0)
+        self.assertEqual([], self.of_cell()["waits_for"])
+        # Of these nobody knows how old they are.
+        self.conductor("cond2", wanted=True, writes=True, beat_at="now")
+        self.assertEqual(waits, self.of_cell()["waits_for"])
+        self.conductor("cond2", wanted=True, writes=True)
+        self.cloud.write_raw("schedulers", "broken", b"\xff")
+        self.assertEqual(
+            ["who wrote record schedulers/broken, which cannot be read"],
+            self.of_cell()["waits_for"],
+        )
+
     def test_a_cell_that_journals_is_well_and_is_told(self):
         self.conductor("cond1", wanted=True, writes=True)
         self.conductor("cond2", wanted=True, writes=True)

@@ -111,6 +111,11 @@ class KeeperTest(unittest.TestCase):
             "one that is not configured": lambda: self.conductor("x", heartbeat_journals=False),
             "a beat that nobody can read": lambda: self.put(REPORTERS, "x", b"\x02damaged"),
             "one without a time": lambda: self.conductor("x", beat_at="now"),
+            "one whose cells are no list": lambda: self.conductor("x", guards=5),
+            "one whose lateness is no object": lambda: self.conductor("x", late_seconds=5),
+            "one whose lateness is no number": lambda: self.conductor(
+                "x", behind_seconds={CELL: "long"}
+            ),
             "a scheduler that says something odd": lambda: self.say(
                 SCHEDULERS, "x", reads_journals="yes"
             ),

@@ -317,6 +317,72 @@ class EndingsTest(testtools.TestCase):
         cloud.mirror()
         cloud.check()
 
+    def fail_on_own_host(self, **row):
+        """A resize gives its allocation back before the mirror sees it; its migration stays."""
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.instance("x", vm_state="active", task_state="resize_prep")
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.migration("x", status="accepted")
+        cloud.claim_on("n1", share=STAYS, vcpus=2)
+        cloud.migration("x")
+        cloud.report()
+        cloud.check()
+        cloud.allocations["x", "n1"] = cloud.allocations.pop(("m-x", "n1"))
+        cloud.mirror()
+        cloud.instance("x", **row)
+        cloud.report()
+        cloud.check()
+
+    def stays_when_asked(self):
+        """Say whether the claim stays although Placement was asked for it."""
+        cloud = self.cloud
+        cloud.asked.clear()
+        cloud.settle(settlement_worker.SettlementOptions().cool_down_seconds)
+        cloud.settle(1000.0)
+        return cloud.asked == ["x"] and cloud.left() == {"x"}
+
+    def test_resize_on_its_own_host_whose_migration_never_ends(self):
+        self.fail_on_own_host(vm_state="active", task_state=None)
+
+    def test_move_to_another_host_whose_migration_never_ends(self):
+        cloud = self.cloud
+        self.begin_move()
+        cloud.true_servers["n2"].clear()
+        cloud.deallocate("n2")
+        cloud.allocations["x", "n1"] = cloud.allocations.pop(("m-x", "n1"))
+        cloud.mirror("n1")
+        cloud.instance("x", vm_state="error", task_state=None)
+        cloud.check()
+
+    def test_a_claim_stays_as_long_as_its_server_may_move(self):
+        cloud = self.cloud
+        self.fail_on_own_host(vm_state="active", task_state="resize_prep")
+        for row in (
+            {"vm_state": "active", "task_state": "resize_migrating"},
+            {"vm_state": "resized", "task_state": None},
+            # Of nothing it is known that it ended.
+            {"vm_state": None, "task_state": None},
+        ):
+            cloud.instance("x", **row)
+            self.assertTrue(self.stays_when_asked(), row)
+        cloud.migration("x", status=None)
+        cloud.settle(1000.0)
+
+    def test_a_record_of_before_a_move_does_not_tell_that_it_is_over(self):
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.instance("x", vm_state="active", task_state=None)
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n1", share=STAYS, vcpus=2)
+        cloud.migration("x")
+        cloud.allocations["x", "n1"] = cloud.allocations.pop(("m-x", "n1"))
+        cloud.mirror()
+        self.assertTrue(self.stays_when_asked())
+        cloud.instance("x", vm_state="active", task_state=None)
+
     def test_live_migration(self):
         cloud = self.cloud
         self.begin_move("live-migration")
