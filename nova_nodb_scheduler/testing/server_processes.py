@@ -199,6 +199,7 @@ class MariaDBServer(ServerProcess):
             find_program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={self.directory / 'data'}",
+            self._tmpdir(),
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             *self._user(),
@@ -210,8 +211,7 @@ class MariaDBServer(ServerProcess):
             "--no-defaults",
             *self._user(),
             f"--datadir={self.directory / 'data'}",
-            # One that starts removes the temporary tables of others in a shared directory.
-            f"--tmpdir={self.directory}",
+            self._tmpdir(),
             f"--socket={self.directory / 'socket'}",
             f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}",
@@ -231,6 +231,10 @@ class MariaDBServer(ServerProcess):
             "--innodb-doublewrite=0",
             *self._tls(),
         )
+
+    def _tmpdir(self) -> str:
+        """Return the option by which no other server that starts removes its temporary tables."""
+        return f"--tmpdir={self.directory}"
 
     def answers(self) -> bool:
         import pymysql
