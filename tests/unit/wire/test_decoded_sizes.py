@@ -181,8 +181,11 @@ class BatchTest(BoundedCase):
 
     def test_a_page_of_ordinary_records_comes_whole(self):
         text = list_of(b'"flag-17"', 4_000)
+        taken = list(self.intake().take(self.page(200, text)))
+        self.assertEqual([200], [len(each.applied) for each in taken])
+        # As many as are decoded at once, and no small rest.
         taken = list(self.intake().take(self.page(300, text)))
-        self.assertEqual([300], [len(each.applied) for each in taken])
+        self.assertEqual([150, 150], [len(each.applied) for each in taken])
 
     def test_one_record_too_large_is_kept_aside_and_the_others_are_applied(self):
         page = self.page(3, b'{"a":1}')

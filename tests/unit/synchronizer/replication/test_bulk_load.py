@@ -28,7 +28,7 @@ HOSTS = 1500
 KINDS = 4
 #: To read a server among others: nothing but its text is looked at by itself. There are as many
 #: as stand second where each is decoded, entered and indexed by itself.
-CALLS_A_SERVER, CALLS_ALONE = 10, 95
+CALLS_A_SERVER, CALLS_ALONE = 11, 95
 
 
 class Counting:
