@@ -4,7 +4,6 @@
 import itertools
 import math
 import os
-import sys
 import uuid
 
 import attrs
@@ -21,6 +20,7 @@ from nova_nodb_scheduler.store import declarations, host_state_store, key_rows, 
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_format
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec, payload_packing
+from tests import counted_calls
 from tests.unit.scheduling import hosts
 
 EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "60"))
@@ -408,18 +408,12 @@ class ServersTest(testtools.TestCase):
         store = servers(4096)
         pages = list(store.snapshot().namespace("instances").pages())
         other = make_store()
-        calls = 0
 
-        def count(_frame, event, _argument):
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(count)
-        try:
+        def restore():
             for page in pages:
                 other.restore("instances", page)
             other.snapshot()
-        finally:
-            sys.setprofile(None)
+
+        calls = counted_calls.count(restore)
         self.assertEqual(4096, len(other.snapshot().namespace("instances")))
         self.assertLess(calls / 4096, CALLS_A_SERVER)

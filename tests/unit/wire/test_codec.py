@@ -4,7 +4,6 @@
 import datetime as dt
 import enum
 import math
-import sys
 import uuid
 import zlib
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces
 from nova_nodb_scheduler.wire import codec, decoded_sizes
+from tests import counted_calls
 
 V1 = namespaces.SchemaVersion(1, 0)
 
@@ -81,18 +81,7 @@ class TestRoundTrip(testtools.TestCase):
 
     def _calls(self, values: int) -> int:
         state = {"a": {f"b{each}": [each, 1.5][each % 2] for each in range(values)}}
-        calls = 0
-
-        def count(_frame: Any, event: str, _argument: Any) -> None:
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(count)
-        try:
-            codec.encode_text(state, V1)
-        finally:
-            sys.setprofile(None)
-        return calls
+        return counted_calls.count(codec.encode_text, state, V1)
 
     def test_the_state_alone_is_given_to_a_store(self):
         self.assertEqual({"a": [1, 2]}, codec.decode_state(codec.encode({"a": (1, 2)}, V1)))

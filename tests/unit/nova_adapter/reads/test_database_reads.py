@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
-from types import FrameType
 from typing import Any
 
 from nova import context, objects
@@ -13,6 +11,7 @@ from oslotest import base
 
 from nova_nodb_scheduler.nova_adapter.reads import database_reads, request_views
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof
+from tests import counted_calls
 
 
 class _Reads(request_views.MemoryReads):
@@ -77,16 +76,5 @@ class ZonesTest(base.BaseTestCase):
         self.assertEqual(self._calls(10), self._calls(1000))
 
     def _calls(self, hosts: int) -> int:
-        counted = 0
-
-        def count(frame: FrameType, event: str, _: Any) -> None:
-            nonlocal counted
-            counted += event in ("call", "c_call")
-
         with request_views.working_on(self._view(hosts)):
-            sys.setprofile(count)
-            try:
-                self._found()
-            finally:
-                sys.setprofile(None)
-        return counted
+            return counted_calls.count(self._found)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import attrs
 import numpy as np
 import testtools
@@ -18,6 +16,7 @@ from nova_nodb_scheduler.scheduling.waiting import (
     walks,
 )
 from nova_nodb_scheduler.scheduling.waiting.order import waiting_lines
+from tests import counted_calls
 from tests.unit.scheduling.waiting import samples
 from tests.unit.scheduling.waiting.samples import (
     granted,
@@ -489,18 +488,7 @@ class CostTest(testtools.TestCase):
                 0.0,
             )
         tried(waiting.wake_fresh(0.0))
-        counted = 0
-
-        def count(frame, event, argument):
-            nonlocal counted
-            counted += event in ("call", "c_call")
-
-        sys.setprofile(count)
-        try:
-            act(waiting)
-        finally:
-            sys.setprofile(None)
-        return counted
+        return counted_calls.count(act, waiting)
 
     def assert_flat(self, act) -> None:
         few, many = self.calls(100, act), self.calls(10_000, act)

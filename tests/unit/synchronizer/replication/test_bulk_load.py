@@ -2,7 +2,6 @@
 """What stands between an empty worker and a filled frame, guarded by counts."""
 
 import gc
-import sys
 import uuid
 
 import attrs
@@ -22,6 +21,7 @@ from nova_nodb_scheduler.store import (
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
 from nova_nodb_scheduler.synchronizer.replication import ingest, replicator
 from nova_nodb_scheduler.wire import codec, payload_packing
+from tests import counted_calls
 from tests.unit.scheduling import hosts
 
 HOSTS = 1500
@@ -178,19 +178,7 @@ class FewCallsTest(testtools.TestCase):
         self.ingester = ingest.Ingester(self.store, known_namespaces.BUILT_IN, self.quarantine)
 
     def calls_to_take(self, page):
-        calls = 0
-
-        def count(_frame, event, _argument):
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(count)
-        try:
-            for _taken in self.ingester.take(page):
-                pass
-        finally:
-            sys.setprofile(None)
-        return calls
+        return counted_calls.count(lambda: list(self.ingester.take(page)))
 
     def test_a_server_is_read_by_few_calls(self):
         pages = [list(map(server, range(first, first + 1024))) for first in range(0, 4096, 1024)]
