@@ -9,8 +9,8 @@ scrapes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import prometheus_client
 from prometheus_client import core
@@ -283,27 +283,33 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
 
         :param count_by_namespace: called in the exporter's thread
         """
-        self.registry.register(
-            scraped_metrics.AtScrape(
-                "nodb_store_records",
-                "Records in this worker's store, by namespace",
-                "namespace",
-                count_by_namespace,
-            )
+        self._watch(
+            "nodb_store_records",
+            "Records in this worker's store, by namespace",
+            "namespace",
+            count_by_namespace,
         )
+
+    def _watch(
+        self,
+        name: str,
+        text: str,
+        labels: str | Sequence[str] | None,
+        ask: Callable[[], Mapping[Any, float]],
+    ) -> None:
+        """Have each scrape ask for a metric, see :class:`.scraped_metrics.AtScrape`."""
+        self.registry.register(scraped_metrics.AtScrape(name, text, labels, ask))
 
     def watch_journals(self, unreadable: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask how many slots of heartbeat journals this worker cannot read.
 
         :param unreadable: called in the exporter's thread; one value
         """
-        self.registry.register(
-            scraped_metrics.AtScrape(
-                "nodb_journal_unreadable_slots",
-                "Slots of heartbeat journals that this worker cannot read as they are now",
-                None,
-                unreadable,
-            )
+        self._watch(
+            "nodb_journal_unreadable_slots",
+            "Slots of heartbeat journals that this worker cannot read as they are now",
+            None,
+            unreadable,
         )
 
     def watch_start(self, ratio: Callable[[], Mapping[str, float]]) -> None:
@@ -311,13 +317,11 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
 
         :param ratio: called in the exporter's thread; one value
         """
-        self.registry.register(
-            scraped_metrics.AtScrape(
-                "nodb_start_ratio",
-                "Progress of this worker's start, 0 to 1: it takes requests at 1",
-                None,
-                ratio,
-            )
+        self._watch(
+            "nodb_start_ratio",
+            "Progress of this worker's start, 0 to 1: it takes requests at 1",
+            None,
+            ratio,
         )
 
     def watch_proof(
@@ -358,7 +362,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ),
             ("nodb_cell_hosts", "Compute nodes in memory, by cell", "cell", cell_hosts),
         ):
-            self.registry.register(scraped_metrics.AtScrape(name, text, labels, ask))
+            self._watch(name, text, labels, ask)
 
     def watch_claims(self, figures: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask what is claimed, and how claims ended in this process.
@@ -383,7 +387,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
             ("nodb_claims_oldest_seconds", "Age of the oldest claim, by state", "state", _AGES),
         ):
             ask = functools.partial(scraped_metrics.some, figures, kinds)
-            self.registry.register(scraped_metrics.AtScrape(name, text, label, ask))
+            self._watch(name, text, label, ask)
 
     def watch_reporters(
         self, figures: Callable[[], Mapping[str, Mapping[ReporterName, float]]]
@@ -413,7 +417,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
         ):
             ask = functools.partial(_figure, figures, figure)
             labels = ("reporter_role", "reporter_host", "cell")
-            self.registry.register(scraped_metrics.AtScrape(name, text, labels, ask))
+            self._watch(name, text, labels, ask)
 
     def watch_signatures(self, figures: Callable[[], Mapping[str, float]]) -> None:
         """Have each scrape ask how often what was made for a signature served again.
