@@ -79,6 +79,7 @@ class Outcome:
     :param fallbacks: requests that left memory, by reason, by the schedulers' logs
     :param blind_seconds: the longest time without a sample
     :param own_path: see :class:`.deployment.Shape`
+    :param revision: of the code; empty where nobody filed it
     """
 
     seed: int
@@ -112,6 +113,7 @@ class Outcome:
     withdrawn: tuple[Mapping[str, Any], ...] = ()
     left_by_nova: tuple[str, ...] = ()
     own_path: str | None = None
+    revision: str = ""
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""

@@ -22,6 +22,7 @@ from tests.chaos import (
     audit,
     backends,
     deployment,
+    filed,
     ledger,
     own_path,
     plan,
@@ -999,10 +1000,7 @@ class ReportTest(unittest.TestCase):
         outcomes[1] = attrs.evolve(outcomes[1], findings=(self.found,))
         times = [{"first_seconds": 3.0, "last_seconds": last} for last in (3.0, 5.1)]
         outcomes[2] = attrs.evolve(outcomes[2], withdrawn=times)
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory)
-            (path / report.file_name(outcomes[0])).write_text(report.to_json(outcomes))
-            table = report.to_rst(path)
+        table = report.to_rst(report.by_series(outcomes))
         self.assertIn("the plugin, redis", table)
         self.assertIn("3: 1 to 3 (found by 2)", table)
         self.assertIn("     - 2, 2.1 s", table)
@@ -1011,13 +1009,7 @@ class ReportTest(unittest.TestCase):
 
     def test_a_series_on_novas_own_path_is_a_row_of_its_own(self) -> None:
         outcomes = [_outcome(1), _outcome(1, own_path=own_path.MIRROR)]
-        first, second = map(report.file_name, outcomes)
-        self.assertNotEqual(first, second)
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory)
-            for outcome in outcomes:
-                (path / report.file_name(outcome)).write_text(report.to_json([outcome]))
-            table = report.to_rst(path)
+        table = report.to_rst(report.by_series(outcomes))
         self.assertEqual(1, table.count("the plugin, redis\n"))
         self.assertEqual(1, table.count("the plugin, redis, the mirror missing\n"))
 
@@ -1038,10 +1030,17 @@ class ReportTest(unittest.TestCase):
         outcome = _outcome(1, findings=(self.found, crowded, memory))
         self.assertEqual(1, outcome.subjects(audit.OVER_COMMIT, audit.CROWDED))
 
-    def test_results_are_read_back_as_they_were_filed(self) -> None:
-        outcome = _outcome(1, findings=(self.found,))
-        (back,) = report.from_json(report.to_json([outcome]))
-        self.assertEqual(report.to_json([outcome]), report.to_json([back]))
+    def test_rounds_that_are_kept_are_read_back_and_a_later_one_takes_no_ones_place(self) -> None:
+        first = _outcome(1, findings=(self.found,), revision="a")
+        again, other = _outcome(1, revision="b"), _outcome(2, own_path=own_path.MIRROR)
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "filed"
+            for each in (first, again, other):
+                filed.add(each, path)
+            kept = filed.series(path)
+        _alone, both = sorted(kept.values(), key=len)
+        self.assertEqual(report.to_json([first, again]), report.to_json(both))
+        self.assertIn("2: 1, 1 (found by 1)", report.to_rst(kept))
 
     def test_a_seed_that_found_something_is_kept_once(self) -> None:
         found = regressions.of(_outcome(7, findings=(self.found,)), 45.0, 10.0)
