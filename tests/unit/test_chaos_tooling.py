@@ -571,7 +571,7 @@ class DecisionLinesTest(unittest.TestCase):
 def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> rounds.NovasLogs:
     return rounds.NovasLogs(
         novas_own.ServiceLogs(conductors, novas_own.abandoned),
-        novas_own.ServiceLogs(computes, novas_own.unmoved),
+        novas_own.ServiceLogs(computes, novas_own.unfreed),
         novas_own.ServiceLogs(computes, novas_own.undone),
     )
 
@@ -748,7 +748,7 @@ class UndoneTest(unittest.TestCase):
             record(audit.CROWDED, "host4", 1, f"{_SECOND} (b active, None)"),
             record(audit.OVER_COMMIT, "host5 VCPU", 1, there),
         ]
-        found, novas = rounds.by_nova([*excused, *left], undone)
+        found, novas = rounds.by_nova([*excused, *left], undone, {})
         self.assertEqual((left, {_FIRST, "host5"}), (found, set(novas)))
 
     def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
@@ -759,7 +759,7 @@ class UndoneTest(unittest.TestCase):
         self.assertIn("c (c active, None)", details[0])
 
 
-class UnmovedTest(unittest.TestCase):
+class UnfreedTest(unittest.TestCase):
     """Lines as a nova-compute of Nova 34 wrote them in a round."""
 
     def log(
@@ -793,11 +793,36 @@ class UnmovedTest(unittest.TestCase):
             f"{_SECOND} will be put to ERROR state but the allocation held by the migration is "
             "leaked.\n"
         )
-        found = novas_own.unmoved([line, "something else\n"])
-        self.assertEqual({_FIRST: novas_own.Unmoved(_FIRST, _SECOND, line.strip())}, found)
+        found = novas_own.unfreed([line, "something else\n"])
+        self.assertEqual({_FIRST: novas_own.Unfreed(_FIRST, _SECOND, line.strip())}, found)
+
+    def test_a_build_that_was_given_up_without_placement_holds_its_room(self) -> None:
+        own = "2026-11-27 05:55:13.839 16681"
+        about = "[None req-79733126 user project - - default default]"
+        gave_up = (
+            f"{own} ERROR nova.compute.manager {about} "
+            f"[instance: {_FIRST}] Failed to build and run instance: "
+            "keystoneauth1.exceptions.connection.ConnectFailure: Unable to establish connection\n"
+        )
+        silent = (
+            f"{own} WARNING nova.scheduler.client.report {about} "
+            "Placement API service is not responding.: "
+            "keystoneauth1.exceptions.connection.ConnectFailure: Unable to establish connection to "
+            "http://127.0.0.1:23026/allocations/{}: HTTPConnectionPool(host='127.0.0.1')\n"
+        )
+        found = novas_own.unfreed([gave_up, silent.format(_FIRST), silent.format(_SECOND)])
+        self.assertEqual({_FIRST}, set(found))
+        self.assertEqual({}, novas_own.unfreed([silent.format(_FIRST), gave_up]))
+        elsewhere = [
+            ledger.Record(audit.MISPLACED, server, "is active on host6, allocated on two", 1.0, 2.0)
+            for server in (_FIRST, _SECOND)
+        ]
+        left, novas = rounds.by_nova(elsewhere, {}, found)
+        self.assertEqual([_SECOND], [record.subject for record in left])
+        self.assertEqual({_FIRST}, set(novas))
 
     def test_what_a_server_that_was_deleted_never_got_back_is_told_with_the_line(self) -> None:
-        found = novas_own.unmoved(self.log().splitlines(keepends=True))
+        found = novas_own.unfreed(self.log().splitlines(keepends=True))
         self.assertEqual({_FIRST}, set(found))
         self.assertEqual(_SECOND, found[_FIRST].server)
         self.assertIn("AllocationMoveFailed", found[_FIRST].line)
@@ -808,7 +833,7 @@ class UnmovedTest(unittest.TestCase):
             self.log(why="placement.undefined_code"),
             self.log(function="_allocate_network"),
         ):
-            self.assertEqual({}, novas_own.unmoved(other.splitlines(keepends=True)))
+            self.assertEqual({}, novas_own.unfreed(other.splitlines(keepends=True)))
 
     def test_an_allocation_is_told_apart_only_with_novas_word(self) -> None:
         cloud = Cloud()

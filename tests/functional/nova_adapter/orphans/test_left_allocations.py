@@ -171,6 +171,60 @@ class LostNoteTest(LeftCase):
         self.wait(lambda: not len(self.left) and not self.remembered(server))
 
 
+class TogetherTest(LeftCase):
+    """Of several servers one is in doubt: nobody is answered with the others."""
+
+    def asked_for_three(self, write: Callable[[Callable[[], Any]], Any]) -> list[str]:
+        """Have Placement fall silent with the third write; return the servers."""
+        servers = [str(uuid.uuid4()) for _ in range(3)]
+        writes: list[bool] = []
+        with contextlib.ExitStack() as patches:
+
+            def third(call: Callable[[], Any]) -> Any:
+                writes.append(True)
+                return write(call) if len(writes) == 3 else call()
+
+            patches.enter_context(self.around_the_write(third))
+            self.assertRaises(
+                (exception.NovaException, keystone.ClientException),
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=self.spec(servers),
+                instance_uuids=servers,
+                return_objects=True,
+            )
+        return servers
+
+    def test_those_that_stood_are_taken_back_at_once(self):
+        servers = self.asked_for_three(lambda call: self.fail_to_write())
+        self.assertEqual([], [each for each in servers if self.is_allocated(each)])
+
+    def fail_to_write(self) -> Any:
+        raise exception.AllocationUpdateFailed(consumer_uuid="third", error="made for a test")
+
+    def test_without_placement_and_back_end_they_are_deleted_later(self):
+        self.hub.faults.go_down()
+        self.addCleanup(self.hub.faults.come_up)
+        with contextlib.ExitStack() as silence:
+
+            def away(_call: Callable[[], Any]) -> Any:
+                for name in CALLS:
+                    silence.enter_context(
+                        mock.patch.object(
+                            self.client, name, lambda *_, **__: test_orphans.unavailable()
+                        )
+                    )
+                raise keystone.ConnectFailure
+
+            servers = self.asked_for_three(away)
+        self.assertEqual(2, sum(map(self.is_allocated, servers)))
+        self.hub.faults.come_up()
+        self.settle()
+        for server in servers:
+            self.bury(server)
+        self.wait(lambda: not any(map(self.is_allocated, servers)))
+
+
 class StandingTest(LeftCase):
     """What it could not take back belongs to a server by now, which another asked for."""
 
