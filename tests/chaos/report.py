@@ -34,7 +34,7 @@ _HEADINGS = (
     "quiet, from memory after",
     "answer p99, longest",
     "call p99, longest",
-    "run on",
+    "last run on: revisions",
 )
 
 
@@ -126,8 +126,12 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),
         _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
         _times((each.call_p99_seconds, each.call_longest_seconds) for each in outcomes),
-        max(outcome.run_on for outcome in outcomes),
+        f"{max(outcome.run_on for outcome in outcomes)}: {_revisions(outcomes)}",
     )
+
+
+def _revisions(outcomes: Iterable[rounds.Outcome]) -> str:
+    return ", ".join(dict.fromkeys(outcome.revision or "unknown" for outcome in outcomes))
 
 
 def _control_plane(outcome: rounds.Outcome) -> str:
