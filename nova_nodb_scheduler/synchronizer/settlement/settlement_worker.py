@@ -196,6 +196,7 @@ class Settler:
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()
         self._note(touched if self._begun else None, snapshot)
+        self._unsettled.came_to(snapshot)
         if self._begun:
             self._note_answers(answers)
         self._begun = True
@@ -261,7 +262,7 @@ class Settler:
                     continue
                 self._due[key] = None
                 if name == _PROVIDERS:
-                    allocated = settlement_rules.allocated_on(snapshot, uuid)
+                    allocated = settlement_rules.fully_allocated(snapshot, uuid)
                     self._schedule.note_allocated(key, allocated, self._options.hasten_seconds)
         self._due.update(dict.fromkeys(self._unsettled.of_servers(touched, snapshot)))
         for key, ending in self._unsettled.ending(touched, snapshot).items():
