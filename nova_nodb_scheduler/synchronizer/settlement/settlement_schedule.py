@@ -104,7 +104,7 @@ class UnsettledIndex:
         found: set[records.RecordKey] = set()
         for each in touched.get(_INSTANCES, ()):
             found |= self._by_consumer.get(each.partition("@")[0], set())
-        for consumer in self._servers_of_moves(touched, snapshot):
+        for consumer in self.servers_of_moves(touched, snapshot):
             found |= self._by_consumer.get(consumer, set())
         return found
 
@@ -123,7 +123,7 @@ class UnsettledIndex:
             if (consumer := each.partition("@")[0]) in self._by_consumer
             and _may_leave(instances.get(each))
         }
-        consumers |= self._servers_of_moves(touched, snapshot)
+        consumers |= self.servers_of_moves(touched, snapshot)
         found: dict[records.RecordKey, set[Any]] = {}
         for consumer in consumers:
             for key in self._by_consumer.get(consumer, ()):
@@ -136,7 +136,7 @@ class UnsettledIndex:
                 found.setdefault(key, set()).update(of_consumer)
         return found
 
-    def _servers_of_moves(
+    def servers_of_moves(
         self, touched: Mapping[str, Collection[str]], snapshot: store_snapshot.Snapshot
     ) -> set[str]:
         """Return the servers whose migrations changed, those of migrations that are over too."""
@@ -347,17 +347,24 @@ class ReconcileSchedule:
         now = self._clock()
         return any(waiting.is_due(now) for waiting in self._reconciliations.get(key, {}).values())
 
-    def hasten(self, key: records.RecordKey, entries: Collection[Any], seconds: float) -> None:
+    def hasten(
+        self,
+        key: records.RecordKey,
+        entries: Collection[Any],
+        seconds: float,
+        kept: Collection[Any] = (),
+    ) -> None:
         """Ask for some entries of a record in so many seconds at the latest.
 
-        Of a record that rests, or another's, they are looked at for the first time later.
+        :param kept: those of which it holds, too, if nobody looked at them yet: their record
+            rests, or is another's. Of others it may tell of before they were claimed
         """
         soon = self._clock() + seconds
         waits = self._reconciliations.get(key, {})
         for (entry, _), waiting in waits.items():
             if entry in entries:
                 waiting.next_at = min(waiting.next_at, soon)
-        unseen = set(entries).difference(entry for entry, _ in waits)
+        unseen = set(kept).difference(entry for entry, _ in waits)
         if unseen:
             self._hinted.setdefault(key, {}).update(dict.fromkeys(unseen, soon))
 

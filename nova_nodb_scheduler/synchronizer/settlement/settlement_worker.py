@@ -265,8 +265,11 @@ class Settler:
                     allocated = settlement_rules.fully_allocated(snapshot, uuid)
                     self._schedule.note_allocated(key, allocated, self._options.hasten_seconds)
         self._due.update(dict.fromkeys(self._unsettled.of_servers(touched, snapshot)))
+        moving = self._unsettled.servers_of_moves(touched, snapshot)
         for key, ending in self._unsettled.ending(touched, snapshot).items():
-            self._schedule.hasten(key, ending, self._options.hasten_seconds)
+            consumer = settlement_rules.LEDGERS[key.namespace].consumer
+            moved = [entry for entry in ending if consumer(entry) in moving]
+            self._schedule.hasten(key, ending, self._options.hasten_seconds, moved)
 
     def _note_claims(
         self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot
