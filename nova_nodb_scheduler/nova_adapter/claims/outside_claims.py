@@ -28,6 +28,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
+from nova.scheduler.client import report
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
@@ -506,7 +507,8 @@ def _claiming(function: Any) -> Any:
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
         amounts = {name: dict(part["resources"]) for name, part in request["allocations"].items()}
         move = OutsideMove(consumer, host, resources, asked, amounts=amounts)
-        return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
+        back = taking_back(context, client, consumer, host, amounts)
+        return outside.claimed(move, allocate, back)
 
     claim_resources._nodb = True  # type: ignore[attr-defined]
     return claim_resources
@@ -577,10 +579,29 @@ def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
     return host, dict(allocations[host]["resources"])
 
 
-def taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable[[], None]:
+def taking_back(
+    context: Any,
+    client: Any,
+    consumer: str,
+    host: str,
+    amounts: Mapping[str, Mapping[str, int]] | None = None,
+) -> Callable[[], None]:
+    """Return what undoes an allocation.
+
+    Of a server that has anything beside it only what is on the host: shared storage may have
+    been its own before.
+
+    :param amounts: all of the allocation, by provider; where the server has just that, it goes
+        as a whole. Nova's own function leaves what providers give that are not of the host
+    """
+
     def take_back() -> None:
         try:
-            taken = client.remove_provider_tree_from_instance_allocation(context, consumer, host)
+            taken = _emptied(context, client, consumer, amounts or {})
+            if taken is None:
+                taken = client.remove_provider_tree_from_instance_allocation(
+                    context, consumer, host
+                )
         except (nova_exception.NovaException, keystone.ClientException) as error:
             LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
             taken = False
@@ -592,3 +613,20 @@ def taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable
             )
 
     return take_back
+
+
+def _emptied(
+    context: Any, client: Any, consumer: str, amounts: Mapping[str, Mapping[str, int]]
+) -> bool | None:
+    """Remove all that a server has, if it is just that; None if it is not."""
+    found = client.get_allocs_for_consumer(context, consumer)
+    held = {name: dict(part["resources"]) for name, part in found["allocations"].items()}
+    if not held or held != amounts:
+        return None
+    answer = client.put(
+        f"/allocations/{consumer}",
+        {**found, "allocations": {}},
+        version=report.CONSUMER_GENERATION_VERSION,
+        global_request_id=context.global_id,
+    )
+    return bool(answer.status_code == 204)

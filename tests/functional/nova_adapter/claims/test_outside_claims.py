@@ -114,6 +114,47 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertIs(model.ClaimState.CONFIRMED, held.state)
         self.assertEqual((1, 64, 1, 1), (held.node.vcpus, held.node.memory_mb, 1, 1))
 
+    def test_what_is_taken_back_goes_with_what_shared_providers_gave(self) -> None:
+        consumer, shared = str(uuid.uuid4()), self.provider(DISK_GB=10)
+        amounts = {self.one: {"VCPU": 1}, shared: {"DISK_GB": 1}}
+        request = {"allocations": {name: {"resources": part} for name, part in amounts.items()}}
+        with (
+            self.assertRaises(RuntimeError),
+            outside_claims.answered_together(self.outside),
+        ):
+            self.assertTrue(
+                scheduler_utils.claim_resources(
+                    self.context, self.admin, self._spec(), consumer, request, "1.36"
+                )
+            )
+            self.assertEqual({consumer: {"DISK_GB": 1}}, self.consumers(shared))
+            raise RuntimeError("made for a test")
+        self.assertEqual(({}, {}), (self.consumers(self.one), self.consumers(shared)))
+
+    def test_what_an_evacuated_server_has_beside_it_is_not_taken_back(self) -> None:
+        consumer, shared = str(uuid.uuid4()), self.provider(DISK_GB=10)
+
+        def claim(node: str) -> None:
+            amounts = {node: {"VCPU": 1}, shared: {"DISK_GB": 1}}
+            request = {"allocations": {name: {"resources": part} for name, part in amounts.items()}}
+            self.assertTrue(
+                scheduler_utils.claim_resources(
+                    self.context, self.admin, self._spec(), consumer, request, "1.36"
+                )
+            )
+
+        claim(self.one)
+        with (
+            self.assertRaises(RuntimeError),
+            outside_claims.answered_together(self.outside),
+        ):
+            claim(self.two)
+            raise RuntimeError("made for a test")
+        self.assertEqual(
+            ({consumer: {"VCPU": 1}}, {}, {consumer: {"DISK_GB": 1}}),
+            tuple(map(self.consumers, (self.one, self.two, shared))),
+        )
+
     def test_room_that_another_has_claimed_is_not_given_again(self) -> None:
         # Placement would: what the other claimed is not written there yet.
         first = str(uuid.uuid4())
