@@ -402,19 +402,28 @@ def using(claims_here: OutsideClaimer | None) -> Iterator[None]:
 
 _UNSET: Any = object()
 
+#: How long what stood is taken back at once. A conductor waits for an answer, 60 s by default;
+#: of one that waits no more the servers may have been placed anew, with the same on the same host.
+_TAKES_BACK_SECONDS = 30.0
+
 
 @contextlib.contextmanager
 def answered_together(
-    claims_here: OutsideClaimer | None, unjudged: UnjudgedClaimer | None = None
+    claims_here: OutsideClaimer | None,
+    unjudged: UnjudgedClaimer | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Claim by something else in this thread, for servers that are answered with all or not.
 
     What stands goes again where an error leaves nobody to answer with it: Nova's own code
     takes back what the other servers of a request had only where it finds no host for one.
+    Where that comes late it is only remembered, and judged by the rules for orphans.
 
     :param unjudged: remembers what Placement may not have taken back by then
+    :param clock: monotonic seconds
     """
     together = None if claims_here is None else _AnsweredTogether(claims_here)
+    began = clock()
     with using(together):
         try:
             yield
@@ -422,7 +431,9 @@ def answered_together(
             raise
         except BaseException:
             if together is not None:
-                together.take_back(unjudged)
+                together.remember(unjudged)
+                if clock() < began + _TAKES_BACK_SECONDS:
+                    together.take_back()
             raise
 
 
@@ -440,11 +451,14 @@ class _AnsweredTogether:
             self._standing.append((move, take_back))
         return stands
 
-    def take_back(self, unjudged: UnjudgedClaimer | None) -> None:
-        """Have all go that stands. Their claims end as those of servers that never stand."""
+    def remember(self, unjudged: UnjudgedClaimer | None) -> None:
+        """Have all remembered that stands; no I/O."""
         for move, _take_back in self._standing:
             if unjudged is not None:
                 unjudged.may_be_left(move)
+
+    def take_back(self) -> None:
+        """Have all go that stands. Their claims end as those of servers that never stand."""
         for move, take_back in self._standing:
             try:
                 take_back()

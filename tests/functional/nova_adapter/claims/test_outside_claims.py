@@ -131,6 +131,24 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
             raise RuntimeError("made for a test")
         self.assertEqual(({}, {}), (self.consumers(self.one), self.consumers(shared)))
 
+    def test_what_stood_is_not_taken_back_once_another_may_have_placed_it_anew(self) -> None:
+        consumer, now = str(uuid.uuid4()), [0.0]
+        unjudged = mock.create_autospec(unjudged_claims.UnjudgedClaims, instance=True)
+        with (
+            self.assertRaises(RuntimeError),
+            outside_claims.answered_together(self.outside, unjudged, lambda: now[0]),
+        ):
+            self.assertTrue(self._go(consumer, self.one))
+            # Placement hangs. The conductor has the server placed by another meanwhile.
+            now[0] += 61.0
+            self.admin.delete(f"/allocations/{consumer}")
+            with outside_claims.using(self._conductor("other")):
+                self.assertTrue(self._go(consumer, self.one))
+            raise RuntimeError("made for a test")
+        self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+        [remembered] = unjudged.may_be_left.call_args_list
+        self.assertEqual(consumer, remembered.args[0].consumer)
+
     def test_what_an_evacuated_server_has_beside_it_is_not_taken_back(self) -> None:
         consumer, shared = str(uuid.uuid4()), self.provider(DISK_GB=10)
 
