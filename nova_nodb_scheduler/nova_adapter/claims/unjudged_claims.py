@@ -333,7 +333,7 @@ class UnjudgedClaims:
             wanted = self._verifier.without_former(wanted)
             if not self._told(move, lambda: self._verifier.allocated(wanted, allocate))():
                 return False
-            noted = self._noted_late(move)
+            noted = self._noted_late(move, wanted)
             if noted is None:
                 return True
             if isinstance(noted, NotedClaim):
@@ -365,14 +365,22 @@ class UnjudgedClaims:
             return False
         return self._confirmed(move, noted, wanted)
 
-    def _noted_late(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
+    def _noted_late(
+        self, move: outside_claims.OutsideMove, wanted: verification.VerifiedAllocation
+    ) -> NotedClaim | AgainstPolicy | None:
         """Note a member of a group behind its write, where the back end answers again.
 
         Whoever noted another member meanwhile did not see this one.
         """
         if self._notes is None or not move.group_uuid:
             return None
-        return self._notes.note(move)
+        try:
+            return self._notes.note(move)
+        except BaseException:
+            # A green thread's end: nobody answers with it, so it is to be nobody's.
+            if self._verifier.withdraw(wanted) is verification.Withdrawal.UNKNOWN:
+                self.may_be_left(move)
+            raise
 
     def _confirmed(
         self,

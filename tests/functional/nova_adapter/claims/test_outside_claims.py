@@ -149,6 +149,24 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         [remembered] = unjudged.may_be_left.call_args_list
         self.assertEqual(consumer, remembered.args[0].consumer)
 
+    def test_a_thread_that_is_killed_as_it_notes_a_member_late_leaves_nothing(self) -> None:
+        class Killed(BaseException):
+            pass
+
+        notes = mock.create_autospec(unjudged_claims.ClaimNotes, instance=True)
+        notes.note.side_effect = [None, Killed]
+        verifier = verification.AllocationVerifier(lambda: self.admin)
+        own = unjudged_claims.UnjudgedClaims(verifier, notes)
+        group = objects.InstanceGroup(
+            uuid=str(uuid.uuid4()), policy="anti-affinity", members=[], hosts=[]
+        )
+        group._rules = {}
+        consumer = str(uuid.uuid4())
+        with outside_claims.answered_together(own, own), self.assertRaises(Killed):
+            self._go(consumer, self.one, instance_group=group)
+        self.assertEqual(2, notes.note.call_count)
+        self.assertEqual({}, self.consumers(self.one))
+
     def test_what_an_evacuated_server_has_beside_it_is_not_taken_back(self) -> None:
         consumer, shared = str(uuid.uuid4()), self.provider(DISK_GB=10)
 
