@@ -342,6 +342,16 @@ class ReconcileSchedule:
         self._reconciliations.pop(key, None)
         self._hinted.pop(key, None)
 
+    def keep(self, key: records.RecordKey, entries: Collection[Any]) -> None:
+        """Forget hints to what is in a record no more.
+
+        One that is another process's, and never empty, is looked at here for none of them.
+        """
+        hinted = self._hinted.pop(key, {})
+        left = {entry: at for entry, at in hinted.items() if entry in entries}
+        if left:
+            self._hinted[key] = left
+
     def is_due(self, key: records.RecordKey) -> bool:
         """Say whether a claim of a record is to be asked for."""
         now = self._clock()

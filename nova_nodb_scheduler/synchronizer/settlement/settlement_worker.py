@@ -276,8 +276,10 @@ class Settler:
     ) -> None:
         for each in keys:
             key = records.RecordKey(name, each)
-            if self._unsettled.note(key, snapshot) is not None:
+            waiting = self._unsettled.note(key, snapshot)
+            if waiting is not None:
                 self._due[key] = None
+                self._schedule.keep(key, waiting.entries)
             else:
                 self._schedule.forget(key)
                 self._grace.forget(key)
