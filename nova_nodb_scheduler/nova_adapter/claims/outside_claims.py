@@ -611,7 +611,7 @@ def taking_back(
 
     def take_back() -> None:
         try:
-            taken = _emptied(context, client, consumer, amounts or {})
+            taken = _emptied(context, client, consumer, amounts) if amounts else None
             if taken is None:
                 taken = client.remove_provider_tree_from_instance_allocation(
                     context, consumer, host
@@ -635,7 +635,7 @@ def _emptied(
     """Remove all that a server has, if it is just that; None if it is not."""
     found = client.get_allocs_for_consumer(context, consumer)
     held = {name: dict(part["resources"]) for name, part in found["allocations"].items()}
-    if not held or held != amounts:
+    if held != amounts:
         return None
     answer = client.put(
         f"/allocations/{consumer}",
