@@ -79,7 +79,7 @@ from nova_nodb_scheduler.observe import (
     process_metrics,
     tenant_event_metrics,
 )
-from nova_nodb_scheduler.scheduling.facts import journal_follower
+from nova_nodb_scheduler.scheduling.facts import group_members, journal_follower
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
@@ -782,6 +782,9 @@ class Plugin:
                 lambda: (
                     runtime.decisions is not None
                     or self._anybody_judges(runtime, runtime.store.snapshot())
+                ),
+                lambda consumer, node: group_members.is_on(
+                    runtime.store.snapshot(), consumer, node
                 ),
             )
         return unjudged_claims.UnjudgedClaimsMaker(

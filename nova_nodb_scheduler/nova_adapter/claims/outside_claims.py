@@ -28,6 +28,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
+from nova.scheduler.client import report
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
@@ -401,27 +402,41 @@ def using(claims_here: OutsideClaimer | None) -> Iterator[None]:
 
 _UNSET: Any = object()
 
+#: How long what stood is taken back at once. A conductor waits for an answer, 60 s by default;
+#: of one that waits no more the servers may have been placed anew, with the same on the same host.
+_TAKES_BACK_SECONDS = 30.0
+
 
 @contextlib.contextmanager
 def answered_together(
-    claims_here: OutsideClaimer | None, unjudged: UnjudgedClaimer | None = None
+    claims_here: OutsideClaimer | None,
+    unjudged: UnjudgedClaimer | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Claim by something else in this thread, for servers that are answered with all or not.
 
     What stands goes again where an error leaves nobody to answer with it: Nova's own code
     takes back what the other servers of a request had only where it finds no host for one.
+    Where that comes late it is only remembered, and judged by the rules for orphans.
 
     :param unjudged: remembers what Placement may not have taken back by then
+    :param clock: monotonic seconds
     """
     together = None if claims_here is None else _AnsweredTogether(claims_here)
+    began = clock()
     with using(together):
         try:
             yield
         except nova_exception.NoValidHost:
+            # Nova's own code has deleted it, and did not hear whether Placement was there.
+            if together is not None:
+                together.remember(unjudged)
             raise
         except BaseException:
             if together is not None:
-                together.take_back(unjudged)
+                together.remember(unjudged)
+                if clock() < began + _TAKES_BACK_SECONDS:
+                    together.take_back()
             raise
 
 
@@ -439,11 +454,14 @@ class _AnsweredTogether:
             self._standing.append((move, take_back))
         return stands
 
-    def take_back(self, unjudged: UnjudgedClaimer | None) -> None:
-        """Have all go that stands. Their claims end as those of servers that never stand."""
+    def remember(self, unjudged: UnjudgedClaimer | None) -> None:
+        """Have all remembered that stands; no I/O."""
         for move, _take_back in self._standing:
             if unjudged is not None:
                 unjudged.may_be_left(move)
+
+    def take_back(self) -> None:
+        """Have all go that stands. Their claims end as those of servers that never stand."""
         for move, take_back in self._standing:
             try:
                 take_back()
@@ -506,7 +524,8 @@ def _claiming(function: Any) -> Any:
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
         amounts = {name: dict(part["resources"]) for name, part in request["allocations"].items()}
         move = OutsideMove(consumer, host, resources, asked, amounts=amounts)
-        return outside.claimed(move, allocate, taking_back(context, client, consumer, host))
+        back = taking_back(context, client, consumer, host, amounts)
+        return outside.claimed(move, allocate, back)
 
     claim_resources._nodb = True  # type: ignore[attr-defined]
     return claim_resources
@@ -577,10 +596,29 @@ def _of_node(allocations: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
     return host, dict(allocations[host]["resources"])
 
 
-def taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable[[], None]:
+def taking_back(
+    context: Any,
+    client: Any,
+    consumer: str,
+    host: str,
+    amounts: Mapping[str, Mapping[str, int]] | None = None,
+) -> Callable[[], None]:
+    """Return what undoes an allocation.
+
+    Of a server that has anything beside it only what is on the host: shared storage may have
+    been its own before.
+
+    :param amounts: all of the allocation, by provider; where the server has just that, it goes
+        as a whole. Nova's own function leaves what providers give that are not of the host
+    """
+
     def take_back() -> None:
         try:
-            taken = client.remove_provider_tree_from_instance_allocation(context, consumer, host)
+            taken = _emptied(context, client, consumer, amounts) if amounts else None
+            if taken is None:
+                taken = client.remove_provider_tree_from_instance_allocation(
+                    context, consumer, host
+                )
         except (nova_exception.NovaException, keystone.ClientException) as error:
             LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
             taken = False
@@ -592,3 +630,20 @@ def taking_back(context: Any, client: Any, consumer: str, host: str) -> Callable
             )
 
     return take_back
+
+
+def _emptied(
+    context: Any, client: Any, consumer: str, amounts: Mapping[str, Mapping[str, int]]
+) -> bool | None:
+    """Remove all that a server has, if it is just that; None if it is not."""
+    found = client.get_allocs_for_consumer(context, consumer)
+    held = {name: dict(part["resources"]) for name, part in found["allocations"].items()}
+    if held != amounts:
+        return None
+    answer = client.put(
+        f"/allocations/{consumer}",
+        {**found, "allocations": {}},
+        version=report.CONSUMER_GENERATION_VERSION,
+        global_request_id=context.global_id,
+    )
+    return bool(answer.status_code == 204)

@@ -159,6 +159,8 @@ class ClaimNotes:
     :param strict: group policies that are judged; of others members are only noted
     :param are_judged: says whether anybody judges claims; where nobody does, a group has
         no record, and its policy is Nova's filters' alone
+    :param is_there: says whether a server is on a node already, by its uuid and the node's, as
+        far as this process knows; no I/O. Resized there, it has what it had beside the note
     :param clock: monotonic seconds
     """
 
@@ -167,6 +169,7 @@ class ClaimNotes:
     _deadline_seconds: float
     _strict: frozenset[ledger_claimer.Policy] = frozenset()
     are_judged: Callable[[], bool] = lambda: True
+    _is_there: Callable[[str, str], bool] = lambda consumer, node: False
     _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _rests_until: float = attrs.field(init=False, default=float("-inf"))
@@ -198,7 +201,8 @@ class ClaimNotes:
         strict = self._strict if place else frozenset()
         own = ledger_claimer.LedgerClaimer(self._batches, views, strict=strict, clock=self._clock)
         chosen = chosen_hosts.Choice(-1, move.host, "", place, "", 0.0, ())
-        share = claim_facts.share_of(move.request)
+        stays = self._is_there(move.consumer, move.host)
+        share = claim_facts.share_of(move.request, stays=stays)
         wanted = chosen_hosts.WantedClaim(move.consumer, chosen, move.resources, share, moves=True)
         [answer] = own.take(move.request, [wanted], self._clock() + self._deadline_seconds)
         if isinstance(answer, chosen_hosts.TakenClaim):
@@ -329,7 +333,7 @@ class UnjudgedClaims:
             wanted = self._verifier.without_former(wanted)
             if not self._told(move, lambda: self._verifier.allocated(wanted, allocate))():
                 return False
-            noted = self._noted_late(move)
+            noted = self._noted_late(move, wanted)
             if noted is None:
                 return True
             if isinstance(noted, NotedClaim):
@@ -361,14 +365,22 @@ class UnjudgedClaims:
             return False
         return self._confirmed(move, noted, wanted)
 
-    def _noted_late(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
+    def _noted_late(
+        self, move: outside_claims.OutsideMove, wanted: verification.VerifiedAllocation
+    ) -> NotedClaim | AgainstPolicy | None:
         """Note a member of a group behind its write, where the back end answers again.
 
         Whoever noted another member meanwhile did not see this one.
         """
         if self._notes is None or not move.group_uuid:
             return None
-        noted = self._notes.note(move)
+        try:
+            noted = self._notes.note(move)
+        except BaseException:
+            # A green thread's end: nobody answers with it, so it is to be nobody's.
+            if self._verifier.withdraw(wanted) is verification.Withdrawal.UNKNOWN:
+                self.may_be_left(move)
+            raise
         if noted is None:
             LOG.warning(
                 "Server %(server)s of group %(group)s goes to node %(node)s and nobody can be "

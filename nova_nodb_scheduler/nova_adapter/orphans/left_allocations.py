@@ -47,6 +47,8 @@ _TURN_LEFT = 50
 #: Between two turns while the back end is away: what is not noted is known to this process alone.
 _MOST_TURN_SECONDS = 30.0
 
+_NOTHING = orphan_verdicts.AllocationKind.NOTHING
+
 
 @attrs.frozen
 class LeftAllocation:
@@ -54,14 +56,17 @@ class LeftAllocation:
 
     :param host: uuid of the node
     :param resources: of the node's provider
-    :param since: when its write was given up, by the process's clock; long ago of claims that
-        were lost
+    :param since: when its write was given up, by the process's clock; of a claim that was
+        lost when it was, or long ago if it was confirmed: then it was written
+    :param lost: a claim told of it, most likely of a server that stands: so it is looked at
+        before it is noted
     """
 
     consumer: str
     host: str
     resources: Mapping[str, int]
     since: float
+    lost: bool = False
 
     @property
     def name(self) -> tuple[str, str]:
@@ -101,7 +106,9 @@ class LeftAllocations:
             self._left.pop((consumer, host), None)
             self._left[consumer, host] = left
             if len(self._left) > _MOST_LEFT:
-                lost, _ = oldest = next(iter(self._left))
+                # Of claims that were lost every other worker knows, too.
+                of_others = (name for name, each in self._left.items() if each.lost)
+                lost, _ = oldest = next(of_others, next(iter(self._left)))
                 del self._left[oldest]
                 LOG.error(
                     "Too many writes to Placement were given up to remember that of server "
@@ -116,14 +123,16 @@ class LeftAllocations:
 
         :param former: of the store, before it was emptied
         """
-        since = self._clock() - self._forget_seconds
+        now = self._clock()
         count = dropped = 0
         with self._lock:
             for each in orphan_verdicts.find_lost(former):
                 if len(self._left) >= _MOST_LEFT:
                     dropped += 1
                     continue
-                left = LeftAllocation(each.consumer, each.host, each.held.resources, since)
+                is_written = each.held.state is model.ClaimState.CONFIRMED
+                since = now - self._forget_seconds if is_written else now
+                left = LeftAllocation(each.consumer, each.host, each.held.resources, since, True)
                 count += self._left.setdefault(left.name, left) is left
         if count or dropped:
             LOG.warning(
@@ -149,17 +158,20 @@ class LeftAllocations:
         taken = {each.name for each in untold if self._is_taken(each, held)}
         before = self._clock() - self._forget_seconds
         # Placement may hang: what is noted unasked does not wait for it.
-        self._note([each for each in untold if each.since >= before and each.name in taken])
-        old = [each for each in untold if each.since < before]
+        young = [each for each in untold if not each.lost and each.since >= before]
+        self._note([each for each in young if each.name in taken])
+        old = [each for each in untold if each.lost or each.since < before]
         # What no record takes keeps nothing else waiting.
         old.sort(key=lambda each: each.name not in taken)
-        self._note([each for each in self._without_ended(old) if each.name in taken])
+        self._note([each for each in self._without_ended(old, before) if each.name in taken])
 
-    def _without_ended(self, old: Sequence[LeftAllocation]) -> list[LeftAllocation]:
+    def _without_ended(self, old: Sequence[LeftAllocation], before: float) -> list[LeftAllocation]:
         """Forget those that can come to nothing any more; return the others.
 
         Without those that are left for another turn. Of a Placement that is silent nobody
         learns more then, and who dies meanwhile has noted nothing: all are returned.
+
+        :param before: what was given up since may come yet where nothing is found
         """
         if not old:
             return []
@@ -181,6 +193,9 @@ class LeftAllocations:
                 elif self._left.get(each.name) is each:
                     # One that was left again meanwhile stays.
                     del self._left[each.name]
+                    if each.since >= before and found.kind is _NOTHING:
+                        # Behind all others: it is looked for again, and keeps none waiting.
+                        self._left[each.name] = each
         return left
 
     def _note(self, untold: Sequence[LeftAllocation]) -> None:

@@ -61,11 +61,11 @@ class Whereabouts:
         found = self._instances.indexed(key, "cell_host")
         return None if found is None else (found[0], found[1])
 
-    def destination(self, key: str) -> tuple[str, str] | None:
-        """Return (cell, host) that a migration's record goes to; None for none."""
-        found = self._migrations.indexed(key, "destination")
+    def ends_of_move(self, key: str) -> tuple[tuple[str, str] | None, ...]:
+        """Return (cell, host) that a migration's record comes from and goes to; None for none."""
         cell = self._migrations.indexed(key, "cell")
-        return None if found is None or cell is None else (cell[0], found[0])
+        ends = (self._migrations.indexed(key, name) for name in ("source", "destination"))
+        return tuple(None if end is None or cell is None else (cell[0], end[0]) for end in ends)
 
     def locate(self, uuid: str) -> tuple[tuple[str, str], ...]:
         """Return (cell, host) of each place where an instance of that uuid is known."""

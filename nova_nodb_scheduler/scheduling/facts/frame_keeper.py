@@ -77,7 +77,8 @@ class ClaimedHosts:
             for key in touched.get(_INSTANCES, ()):
                 places.add(each.host_of_instance(key))
             for key in touched.get(_MIGRATIONS, ()):
-                places.add(each.destination(key))
+                # What has left is counted still where it came from, until that is saved again.
+                places.update(each.ends_of_move(key))
         for place in places:
             if place is not None:
                 again.update(self._hosts.intersection(source.nodes_of_host(*place)))

@@ -58,6 +58,11 @@ def hosts_of(snapshot: snapshot_module.Snapshot, consumer: str) -> set[str]:
     return {place[1] for place in found if place is not None}
 
 
+def is_on(snapshot: snapshot_module.Snapshot, consumer: str, node: str) -> bool:
+    """Say whether a server is on a node's host."""
+    return place_of(snapshot, node) in hosts_of(snapshot, consumer)
+
+
 def place_of(snapshot: snapshot_module.Snapshot, uuid: str) -> str:
     """Return a node's place, for :attr:`claims.Claim.place`; its uuid where it is not known."""
     found = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).indexed(uuid, "host")

@@ -123,25 +123,23 @@ class SettlementEvidence:
             # Nobody chooses it. Should it come back, its first report counts who is there.
             return False
         allocated = allocations.get(host, {})
+        since = held.confirmed_by or 0
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
+            # Of a move on its own host that is over; or left behind, as by an evacuation.
+            is_over = claim_facts.stays(held.node) and not self._is_on_its_way(consumer, since)
+            is_over = is_over or self._stays_elsewhere(host, consumer, since)
             if not self.is_judged:
-                return not (
-                    self.is_on_host(host, consumer, held)
-                    or (claim_facts.stays(held.node) and not self._moves(consumer))
-                    or self._stays_elsewhere(host, consumer, held.confirmed_by or 0)
-                )
-            # Shown and counted by records older than the claim; left behind, as by an
-            # evacuation; of a move on its own host that is over; or on its way.
-            left_behind = self._stays_elsewhere(host, consumer, held.confirmed_by or 0)
+                return not (is_over or self.is_on_host(host, consumer, held))
+            # Shown and counted by records older than the claim; or the mirror counts at
+            # least what is allocated: until it does, the claim alone may.
             return not (
                 self.is_shown(host, consumer, held)
-                or (claim_facts.stays(held.node) and not self._moves(consumer))
                 or (
                     self.is_allocated(host, consumer, held)
-                    and (left_behind or self._is_taken_up(host, consumer, held))
+                    and (is_over or self._is_taken_up(host, consumer, held))
                 )
             )
-        if self._moves_to(host, consumer) and not self._rests(consumer, held.confirmed_by or 0):
+        if self._moves_to(host, consumer) and not self._rests(consumer, since):
             return True
         if claim_facts.stays(held.node):
             return False  # it was there before the claim, and has not got what it claimed
@@ -197,23 +195,29 @@ class SettlementEvidence:
         return (
             any((self._instances.version_of(key) or 0) > since for key in there)
             and not any(self._stands(key, host) for key in there)
-            and not self._moves(consumer)
+            and not self._is_on_its_way(consumer, since)
         )
 
-    def _moves(self, consumer: str) -> bool:
-        return bool(self._migrations.lookup("instance", consumer))
+    def _is_on_its_way(self, consumer: str, since: int) -> bool:
+        """Say whether a server moves, as far as its migrations and newer records of it tell."""
+        moves = bool(self._migrations.lookup("instance", consumer))
+        return moves and not self._rests(consumer, since)
 
     def _rests(self, consumer: str, since: int) -> bool:
-        """Say whether a server is in no move by its own records, all newer than a version.
+        """Say whether a server is in no move by its own records.
 
-        Nova gives a server its task before it asks for a host, and takes it away when a move
-        ends or fails. Its migration may stay in progress for good: a failed move whose last
-        save of it fails too is not tried again. Nova's resource tracker passes it over then.
+        These are newer than a version, and than its migrations' records. Nova gives a server
+        its task before it asks for a host, and takes it away when a move ends or fails. Its
+        migration may stay in progress for good: a failed move whose last save of it fails
+        too is not tried again, and a nova-compute that starts gives up a live migration that
+        it was preparing without a word in it. Nova's resource tracker passes such ones over.
         """
         found = [record for record in map(self._instances.get, self._keys(consumer)) if record]
         rows = [record.state["row"] for record in found]
+        moves = map(self._migrations.version_of, self._migrations.lookup("instance", consumer))
+        latest_move = max((version or 0 for version in moves), default=0)
         return (
-            min((record.version for record in found), default=0) > since
+            min((record.version for record in found), default=0) > max(since, latest_move)
             and all(row.get("task_state") is None for row in rows)
             and all(row.get("vm_state") not in _MAY_MOVE for row in rows)
         )
@@ -261,6 +265,13 @@ class SettlementEvidence:
             or consumer in claims_of(self._snapshot, node)
             for node in nodes
         )
+
+
+def fully_allocated(snapshot: snapshot_module.Snapshot, host: str) -> set[str]:
+    """Return the consumers with claims on a host of which its provider shows all."""
+    evidence = SettlementEvidence(snapshot)
+    claims = claims_of(snapshot, host)
+    return {name for name, held in claims.items() if evidence.is_allocated(host, name, held)}
 
 
 def allocated_on(snapshot: snapshot_module.Snapshot, host: str) -> Mapping[str, Any]:

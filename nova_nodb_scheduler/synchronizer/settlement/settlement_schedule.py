@@ -46,11 +46,18 @@ class UnsettledIndex:
         self._clock = clock
         self._records: dict[records.RecordKey, UnsettledRecord] = {}
         self._by_consumer: dict[str, set[records.RecordKey]] = {}
+        #: As they were: of one that is over its record told whose it was.
+        self._former_migrations: store_snapshot.NamespaceView | None = None
 
     def clear(self) -> None:
         """Forget all."""
         self._records.clear()
         self._by_consumer.clear()
+        self._former_migrations = None
+
+    def came_to(self, snapshot: store_snapshot.Snapshot) -> None:
+        """Note that all changes up to a snapshot were looked at."""
+        self._former_migrations = snapshot.namespace(_MIGRATIONS)
 
     def get(self, key: records.RecordKey) -> UnsettledRecord | None:
         """Return what is known of a record; None if it has no claims."""
@@ -97,10 +104,8 @@ class UnsettledIndex:
         found: set[records.RecordKey] = set()
         for each in touched.get(_INSTANCES, ()):
             found |= self._by_consumer.get(each.partition("@")[0], set())
-        migrations = snapshot.namespace(_MIGRATIONS)
-        for each in touched.get(_MIGRATIONS, ()):
-            for consumer in migrations.indexed(each, "instance") or ():
-                found |= self._by_consumer.get(consumer, set())
+        for consumer in self.servers_of_moves(touched, snapshot):
+            found |= self._by_consumer.get(consumer, set())
         return found
 
     def ending(
@@ -108,7 +113,7 @@ class UnsettledIndex:
     ) -> dict[records.RecordKey, set[Any]]:
         """Return the entries by record whose servers changed as they do when they leave.
 
-        The instance is gone or in error, or a migration changed; not each of
+        The instance is gone or in error, or a migration changed or is over; not each of
         the many saves of one that is being built.
         """
         instances = snapshot.namespace(_INSTANCES)
@@ -118,9 +123,7 @@ class UnsettledIndex:
             if (consumer := each.partition("@")[0]) in self._by_consumer
             and _may_leave(instances.get(each))
         }
-        migrations = snapshot.namespace(_MIGRATIONS)
-        for each in touched.get(_MIGRATIONS, ()):
-            consumers.update(migrations.indexed(each, "instance") or ())
+        consumers |= self.servers_of_moves(touched, snapshot)
         found: dict[records.RecordKey, set[Any]] = {}
         for consumer in consumers:
             for key in self._by_consumer.get(consumer, ()):
@@ -132,6 +135,19 @@ class UnsettledIndex:
                 }
                 found.setdefault(key, set()).update(of_consumer)
         return found
+
+    def servers_of_moves(
+        self, touched: Mapping[str, Collection[str]], snapshot: store_snapshot.Snapshot
+    ) -> set[str]:
+        """Return the servers whose migrations changed, those of migrations that are over too."""
+        views = [self._former_migrations, snapshot.namespace(_MIGRATIONS)]
+        return {
+            consumer
+            for view in views
+            if view is not None
+            for key in touched.get(_MIGRATIONS, ())
+            for consumer in view.indexed(key, "instance") or ()
+        }
 
     def _forget(self, key: records.RecordKey) -> UnsettledRecord | None:
         waiting = self._records.pop(key, None)
@@ -313,35 +329,64 @@ class ReconcileSchedule:
         self._clock = clock
         #: By record, then by entry and id.
         self._reconciliations: dict[records.RecordKey, dict[tuple[Any, str], _Reconciliation]] = {}
+        #: When to ask for entries that a change hinted at before anybody looked at them.
+        self._hinted: dict[records.RecordKey, dict[Any, float]] = {}
 
     def clear(self) -> None:
         """Forget all."""
         self._reconciliations.clear()
+        self._hinted.clear()
 
     def forget(self, key: records.RecordKey) -> None:
         """Forget a record that has no claims any more."""
         self._reconciliations.pop(key, None)
+        self._hinted.pop(key, None)
+
+    def keep(self, key: records.RecordKey, entries: Collection[Any]) -> None:
+        """Forget hints to what is in a record no more.
+
+        One that is another process's, and never empty, is looked at here for none of them.
+        """
+        hinted = self._hinted.pop(key, {})
+        left = {entry: at for entry, at in hinted.items() if entry in entries}
+        if left:
+            self._hinted[key] = left
 
     def is_due(self, key: records.RecordKey) -> bool:
         """Say whether a claim of a record is to be asked for."""
         now = self._clock()
         return any(waiting.is_due(now) for waiting in self._reconciliations.get(key, {}).values())
 
-    def hasten(self, key: records.RecordKey, entries: Collection[Any], seconds: float) -> None:
-        """Ask for some entries of a record in so many seconds at the latest."""
+    def hasten(
+        self,
+        key: records.RecordKey,
+        entries: Collection[Any],
+        seconds: float,
+        kept: Collection[Any] = (),
+    ) -> None:
+        """Ask for some entries of a record in so many seconds at the latest.
+
+        :param kept: those of which it holds, too, if nobody looked at them yet: their record
+            rests, or is another's. Of others it may tell of before they were claimed
+        """
         soon = self._clock() + seconds
-        for (entry, _), waiting in self._reconciliations.get(key, {}).items():
+        waits = self._reconciliations.get(key, {})
+        for (entry, _), waiting in waits.items():
             if entry in entries:
                 waiting.next_at = min(waiting.next_at, soon)
+        unseen = set(kept).difference(entry for entry, _ in waits)
+        if unseen:
+            self._hinted.setdefault(key, {}).update(dict.fromkeys(unseen, soon))
 
     def note_allocated(
         self, key: records.RecordKey, allocated: Collection[Any], seconds: float
     ) -> None:
-        """Note whose allocations a host's provider shows by now.
+        """Note whose allocations a host's provider shows by now, all that was claimed.
 
-        Who is missing is asked for in so many seconds, unless another record shows it
-        until then: a provider's record is written by several, each with what it knows,
-        and lacks what another is about to add.
+        Who is missing, or shown with less, is asked for in so many seconds, unless another
+        record shows it until then: a provider's record is written by several, each with
+        what it knows, and lacks what another is about to add. A server that was to be
+        resized on its host has less again where that failed.
         """
         soon = self._clock() + seconds
         for (entry, _), waiting in self._reconciliations.get(key, {}).items():
@@ -364,9 +409,11 @@ class ReconcileSchedule:
         """
         now = self._clock()
         before = self._reconciliations.pop(key, {})
+        hinted = self._hinted.pop(key, {})
+        first_at = now + self._after_seconds
         reconciliations = {
             each: before.get(each)
-            or _Reconciliation(now + self._after_seconds, self._after_seconds)
+            or _Reconciliation(min(first_at, hinted.get(each[0], first_at)), self._after_seconds)
             for each in unshown.items()
         }
         if reconciliations:

@@ -196,6 +196,7 @@ class Settler:
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()
         self._note(touched if self._begun else None, snapshot)
+        self._unsettled.came_to(snapshot)
         if self._begun:
             self._note_answers(answers)
         self._begun = True
@@ -261,19 +262,24 @@ class Settler:
                     continue
                 self._due[key] = None
                 if name == _PROVIDERS:
-                    allocated = settlement_rules.allocated_on(snapshot, uuid)
+                    allocated = settlement_rules.fully_allocated(snapshot, uuid)
                     self._schedule.note_allocated(key, allocated, self._options.hasten_seconds)
         self._due.update(dict.fromkeys(self._unsettled.of_servers(touched, snapshot)))
+        moving = self._unsettled.servers_of_moves(touched, snapshot)
         for key, ending in self._unsettled.ending(touched, snapshot).items():
-            self._schedule.hasten(key, ending, self._options.hasten_seconds)
+            consumer = settlement_rules.LEDGERS[key.namespace].consumer
+            moved = [entry for entry in ending if consumer(entry) in moving]
+            self._schedule.hasten(key, ending, self._options.hasten_seconds, moved)
 
     def _note_claims(
         self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot
     ) -> None:
         for each in keys:
             key = records.RecordKey(name, each)
-            if self._unsettled.note(key, snapshot) is not None:
+            waiting = self._unsettled.note(key, snapshot)
+            if waiting is not None:
                 self._due[key] = None
+                self._schedule.keep(key, waiting.entries)
             else:
                 self._schedule.forget(key)
                 self._grace.forget(key)

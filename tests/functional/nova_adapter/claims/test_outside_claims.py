@@ -114,6 +114,83 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertIs(model.ClaimState.CONFIRMED, held.state)
         self.assertEqual((1, 64, 1, 1), (held.node.vcpus, held.node.memory_mb, 1, 1))
 
+    def test_what_is_taken_back_goes_with_what_shared_providers_gave(self) -> None:
+        consumer, shared = str(uuid.uuid4()), self.provider(DISK_GB=10)
+        amounts = {self.one: {"VCPU": 1}, shared: {"DISK_GB": 1}}
+        request = {"allocations": {name: {"resources": part} for name, part in amounts.items()}}
+        with (
+            self.assertRaises(RuntimeError),
+            outside_claims.answered_together(self.outside),
+        ):
+            self.assertTrue(
+                scheduler_utils.claim_resources(
+                    self.context, self.admin, self._spec(), consumer, request, "1.36"
+                )
+            )
+            self.assertEqual({consumer: {"DISK_GB": 1}}, self.consumers(shared))
+            raise RuntimeError("made for a test")
+        self.assertEqual(({}, {}), (self.consumers(self.one), self.consumers(shared)))
+
+    def test_what_stood_is_not_taken_back_once_another_may_have_placed_it_anew(self) -> None:
+        consumer, now = str(uuid.uuid4()), [0.0]
+        unjudged = mock.create_autospec(unjudged_claims.UnjudgedClaims, instance=True)
+        with (
+            self.assertRaises(RuntimeError),
+            outside_claims.answered_together(self.outside, unjudged, lambda: now[0]),
+        ):
+            self.assertTrue(self._go(consumer, self.one))
+            # Placement hangs. The conductor has the server placed by another meanwhile.
+            now[0] += 61.0
+            self.admin.delete(f"/allocations/{consumer}")
+            with outside_claims.using(self._conductor("other")):
+                self.assertTrue(self._go(consumer, self.one))
+            raise RuntimeError("made for a test")
+        self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+        [remembered] = unjudged.may_be_left.call_args_list
+        self.assertEqual(consumer, remembered.args[0].consumer)
+
+    def test_a_thread_that_is_killed_as_it_notes_a_member_late_leaves_nothing(self) -> None:
+        class Killed(BaseException):
+            pass
+
+        notes = mock.create_autospec(unjudged_claims.ClaimNotes, instance=True)
+        notes.note.side_effect = [None, Killed]
+        verifier = verification.AllocationVerifier(lambda: self.admin)
+        own = unjudged_claims.UnjudgedClaims(verifier, notes)
+        group = objects.InstanceGroup(
+            uuid=str(uuid.uuid4()), policy="anti-affinity", members=[], hosts=[]
+        )
+        group._rules = {}
+        consumer = str(uuid.uuid4())
+        with outside_claims.answered_together(own, own), self.assertRaises(Killed):
+            self._go(consumer, self.one, instance_group=group)
+        self.assertEqual(2, notes.note.call_count)
+        self.assertEqual({}, self.consumers(self.one))
+
+    def test_what_an_evacuated_server_has_beside_it_is_not_taken_back(self) -> None:
+        consumer, shared = str(uuid.uuid4()), self.provider(DISK_GB=10)
+
+        def claim(node: str) -> None:
+            amounts = {node: {"VCPU": 1}, shared: {"DISK_GB": 1}}
+            request = {"allocations": {name: {"resources": part} for name, part in amounts.items()}}
+            self.assertTrue(
+                scheduler_utils.claim_resources(
+                    self.context, self.admin, self._spec(), consumer, request, "1.36"
+                )
+            )
+
+        claim(self.one)
+        with (
+            self.assertRaises(RuntimeError),
+            outside_claims.answered_together(self.outside),
+        ):
+            claim(self.two)
+            raise RuntimeError("made for a test")
+        self.assertEqual(
+            ({consumer: {"VCPU": 1}}, {}, {consumer: {"DISK_GB": 1}}),
+            tuple(map(self.consumers, (self.one, self.two, shared))),
+        )
+
     def test_room_that_another_has_claimed_is_not_given_again(self) -> None:
         # Placement would: what the other claimed is not written there yet.
         first = str(uuid.uuid4())

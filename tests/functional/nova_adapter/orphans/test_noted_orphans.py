@@ -423,6 +423,21 @@ class ServedTest(NotedCase):
         self.assertTrue(self.is_allocated(server))
         self.assertEqual((1.0, asked), (self.figures()["settled"], self.figures()["asked"]))
 
+    def test_a_server_that_is_resized_on_its_host_is_noted_beside_what_it_has(self):
+        """Whoever judges counts both: its migration has what the server had."""
+        (cell, host), *_ = [(cell, name) for cell, name, *_ in self.HOSTS]
+        server = str(uuid.uuid4())
+        self.instance(cell, host, uuid=server, vm_state="active", task_state="resize_prep")
+        self.beat()
+        others = [name for _, name, *_ in self.HOSTS if name != host]
+        for name, instances in ((server, 0), (str(uuid.uuid4()), 1)):
+            spec = self.spec([name], ignore_hosts=others)
+            self.manager.select_destinations(
+                self.admin, spec_obj=spec, instance_uuids=[name], return_objects=True
+            )
+            noted = self.record(host).claims[name]
+            self.assertEqual((name, instances), (name, noted.node.instances))
+
     def test_what_a_note_costs_its_request(self):
         """As claims.rst tells: two writes, and five small questions."""
         inner = self.runtime.synchronizer.inner

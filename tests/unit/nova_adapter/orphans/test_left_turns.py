@@ -6,10 +6,11 @@ from __future__ import annotations
 import logging
 import unittest
 from collections.abc import Collection
+from unittest import mock
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.nova_adapter.orphans import left_allocations
+from nova_nodb_scheduler.nova_adapter.orphans import left_allocations, orphan_verdicts
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.wire import codec
 from tests.unit.nova_adapter.orphans import test_left_property
@@ -97,6 +98,43 @@ class TurnsTest(unittest.TestCase):
         self.left.turn()
         self.assertEqual(3, len(asked))
         self.assertEqual(set(CROWD), set(self.world.read()[FULL].lapsed))
+
+    def lose(self, consumer: str, state: model.ClaimState) -> None:
+        """Have the back end lose a claim with its data."""
+        held = model.HeldClaim(RESOURCES, state, "i", "dead")
+        claim = orphan_verdicts.SuspectedClaim(consumer, OTHER, held, False)
+        with mock.patch.object(orphan_verdicts, "find_lost", lambda former: [claim]):
+            self.left.outlive(self.world.store.snapshot())
+
+    def tells_of(self, consumer: str) -> bool:
+        return self.world.read()[OTHER].tells_of(consumer, RESOURCES)
+
+    def test_a_write_that_comes_behind_the_loss_of_its_claim_is_noted(self):
+        self.lose("a", model.ClaimState.PENDING)
+        for _ in range(2):
+            self.world.now += 10.0
+            self.left.turn()
+        self.assertEqual((1, False), (len(self.left), self.tells_of("a")))
+        self.world.allocated.add(("a", OTHER))
+        self.left.turn()
+        self.assertTrue(self.tells_of("a"))
+
+    def test_of_a_lost_claim_nothing_comes_for_ever(self):
+        self.lose("a", model.ClaimState.PENDING)
+        self.lose("b", model.ClaimState.CONFIRMED)
+        self.world.now += 1.0
+        self.left.turn()
+        self.assertEqual([("a", OTHER)], list(self.left._left))
+        self.world.now += 301.0
+        self.left.turn()
+        self.assertEqual(0, len(self.left))
+
+    def test_what_a_process_wrote_itself_it_remembers_before_what_others_claimed(self):
+        with mock.patch.object(left_allocations, "_MOST_LEFT", 2):
+            self.give_up(["a"], OTHER)
+            self.lose("b", model.ClaimState.CONFIRMED)
+            self.give_up(["c"], OTHER)
+        self.assertEqual([("a", OTHER), ("c", OTHER)], list(self.left._left))
 
     def noted_ids(self, host: str) -> dict[str, str]:
         lapsed = self.world.read()[host].lapsed

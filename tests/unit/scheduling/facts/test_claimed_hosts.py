@@ -18,6 +18,7 @@ EXAMPLES = int(os.environ.get("NODB_PROPERTY_EXAMPLES", "100"))
 
 NODES, PROVIDERS = known_namespaces.COMPUTE_NODES, known_namespaces.PROVIDERS
 INSTANCES, CLAIMS = known_namespaces.INSTANCES, known_namespaces.CLAIM_RECORDS
+MIGRATIONS = known_namespaces.MIGRATIONS
 
 ORDER = ("pending", "confirmed", "shown", "instance", "node", "settled", "node again")
 
@@ -174,6 +175,24 @@ class OrdersTest(testtools.TestCase):
 
         self.assertEqual([], cloud.feed.fed)
         self.assertEqual(decoded, cloud.hosts.decoded)
+
+    def test_a_move_that_is_shown_late_makes_the_host_anew_from_which_it_went(self):
+        """The server that left is counted there still: in its place nobody is."""
+        cloud = Cloud()
+        for what in ("instance", "node again"):
+            cloud.arrive(what, "y")
+        # It moves away; whoever heard of its migration has not published it yet.
+        cloud.hosts.put(INSTANCES, f"y@{hosts.CELL}", claims.instance("y", "h2", "node-n2"))
+        cloud.arrive("confirmed")
+        cloud.write_node()
+        cloud.arrive("instance")
+        self.assertEqual(1, cloud.seen()[1])
+        moves = claims.migration("y", "h2", "node-n2")
+        moves["row"]["source_compute"] = "h1"
+        cloud.hosts.put(MIGRATIONS, f"m-y@{hosts.CELL}", moves)
+        self.assertEqual(2, cloud.seen()[1])
+        cloud.hosts.put(MIGRATIONS, f"m-y@{hosts.CELL}", None)
+        self.assertEqual(1, cloud.seen()[1])
 
     def test_a_changed_claim_record_makes_one_host_anew(self):
         cloud = Cloud()

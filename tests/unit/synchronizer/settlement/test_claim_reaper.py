@@ -317,6 +317,100 @@ class EndingsTest(testtools.TestCase):
         cloud.mirror()
         cloud.check()
 
+    def begin_on_own_host(self):
+        """A resize is claimed and allocated; its host takes nothing up yet."""
+        cloud = self.cloud
+        cloud.migration("x", "", "", "pre-migrating", source="h1")
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n1", share=STAYS, vcpus=2)
+
+    def refuse_on_own_host(self):
+        """nova-compute has not got the devices: no node, and no migration, names the host."""
+        cloud = self.cloud
+        cloud.allocations["x", "n1"] = cloud.allocations.pop(("m-x", "n1"))
+        cloud.migration("x", status=None)
+        cloud.instance("x", vm_state="active", task_state=None)
+
+    def test_resize_on_its_own_host_that_fails_leaves_its_room_at_once(self):
+        """Its provider shows it there all the time, and no save tells that its server left."""
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        self.begin_on_own_host()
+        # Asked for as the migration began: next in half a minute, twice as long each time.
+        for seconds in (0.0, 2.0, 6.0):
+            cloud.settle(seconds)
+        self.assertEqual((["x"], {"x"}), (cloud.asked, cloud.left()))
+        # The mirror saw nothing of it all.
+        self.refuse_on_own_host()
+        for seconds in (0.0, 6.0):
+            cloud.settle(seconds)
+        self.assertEqual((["x", "x"], set()), (cloud.asked, cloud.left()))
+        cloud.check()
+
+    def test_resize_on_its_own_host_that_fails_while_its_record_rests(self):
+        cloud = self.cloud
+        cloud.boot("n1")
+        self.begin_on_own_host()
+        # Another is settled there, so that this one is not looked at.
+        cloud.settle()
+        self.refuse_on_own_host()
+        cloud.settle()
+        self.assertEqual({"x"}, cloud.left())
+        cloud.settle(2.0)
+        cloud.settle(6.0)
+        self.assertEqual(set(), cloud.left())
+        cloud.check()
+
+    def test_resize_on_its_own_host_stays_claimed_until_the_mirror_shows_it(self):
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        self.begin_on_own_host()
+        cloud.migration("x", source="h1")
+        cloud.report()
+        # Confirmed, and over; the mirror has not come so far.
+        cloud.instance("x", vm_state="active", vcpus=2)
+        cloud.migration("x", status=None)
+        del cloud.allocations["m-x", "n1"]
+        for _ in range(3):
+            cloud.settle(60.0)
+            cloud.check()
+        self.assertEqual({"x"}, cloud.left())
+
+    def leave_a_migration(self):
+        """A nova-compute starts that was preparing a live migration: nobody ends that one."""
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.instance("x", vm_state="active", task_state="migrating")
+        cloud.migration("x", "", "", "accepted", "live-migration", source="h1")
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n2")
+        cloud.mirror("n1")
+        cloud.mirror("n2")
+        cloud.migration("x", "h2", "node-n2", "preparing", "live-migration", source="h1")
+        cloud.check()
+        cloud.instance("x", vm_state="active", task_state=None)
+        cloud.true_servers["n2"].discard("x")
+
+    def test_live_migration_that_a_start_of_nova_compute_leaves_in_progress(self):
+        """What is allocated there stays so, in Nova too: of the claim nothing does."""
+        self.leave_a_migration()
+
+    def test_resize_on_its_own_host_of_a_server_with_a_migration_left_in_progress(self):
+        cloud = self.cloud
+        self.leave_a_migration()
+        cloud.settle(60.0)
+        cloud.instance("x", vm_state="active", task_state="resize_prep")
+        share = model.NodeShare(vcpus=1, io_operations=1, fitted={"pci": 1})
+        cloud.claim_on("n1", share=share)
+        cloud.mirror()
+        cloud.check()
+        # Its own migration came and went while nobody settled.
+        cloud.instance("x", vm_state="active", task_state=None)
+        cloud.check()
+
     def fail_on_own_host(self, **row):
         """A resize gives its allocation back before the mirror sees it; its migration stays."""
         cloud = self.cloud
@@ -329,6 +423,8 @@ class EndingsTest(testtools.TestCase):
         cloud.migration("x")
         cloud.report()
         cloud.check()
+        # Its record was settled just now, and rests.
+        cloud.settle(settlement_worker.SettlementOptions().cool_down_seconds)
         cloud.allocations["x", "n1"] = cloud.allocations.pop(("m-x", "n1"))
         cloud.mirror()
         cloud.instance("x", **row)
@@ -341,10 +437,13 @@ class EndingsTest(testtools.TestCase):
         cloud.asked.clear()
         cloud.settle(settlement_worker.SettlementOptions().cool_down_seconds)
         cloud.settle(1000.0)
-        return cloud.asked == ["x"] and cloud.left() == {"x"}
+        return {*cloud.asked} == cloud.left() == {"x"}
 
     def test_resize_on_its_own_host_whose_migration_never_ends(self):
         self.fail_on_own_host(vm_state="active", task_state=None)
+        # The mirror shows less than is claimed: nobody waits for the question's turn.
+        self.cloud.settle(6.0)
+        self.assertEqual(set(), self.cloud.left())
 
     def test_move_to_another_host_whose_migration_never_ends(self):
         cloud = self.cloud
@@ -382,6 +481,26 @@ class EndingsTest(testtools.TestCase):
         cloud.mirror()
         self.assertTrue(self.stays_when_asked())
         cloud.instance("x", vm_state="active", task_state=None)
+
+    def test_a_record_of_before_a_move_that_is_told_late_does_not_tell_either(self):
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n2")
+        cloud.mirror("n1")
+        cloud.mirror("n2")
+        # Read before the server got its task, and published behind the claim.
+        cloud.instance("x", vm_state="active", task_state=None)
+        cloud.migration("x", "h2", "node-n2", source="h1")
+        cloud.settle(1000.0)
+        cloud.settle(1000.0)
+        self.assertEqual({"x"}, cloud.left("n2"))
+        cloud.report("n2")
+        cloud.arrive("n2")
+        cloud.migration("x", status=None)
+        cloud.leave("n1")
+        cloud.deallocate("n1", "m-x")
 
     def test_live_migration(self):
         cloud = self.cloud

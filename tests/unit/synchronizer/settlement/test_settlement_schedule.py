@@ -76,6 +76,22 @@ class TurnsTest(testtools.TestCase):
             self.turn(owner, 4.0)
         self.assertEqual((0, 8), (settler.status.settled, owner.status.settled))
 
+    def test_hints_to_claims_that_another_ends_are_remembered_no_longer_than_these(self):
+        settler = self.settler("n1")
+        self.turn(settler)
+        before = self.world.claim("y0", "n2")
+        for number in range(1, 9):
+            # One claim or another stands there all the time.
+            claimed = self.world.claim(f"y{number}", "n2")
+            self.turn(settler)
+            self.world.migration(f"y{number - 1}", "h2", "node-n2")
+            self.turn(settler)
+            self.assertEqual([1], [len(each) for each in settler._schedule._hinted.values()])
+            self.world.ledger.release(before)
+            self.world.follow()
+            self.turn(settler)
+            before = claimed
+
     def test_a_record_rests_after_it_was_settled(self):
         settler = self.settler("n1")
         self.turn(settler)
