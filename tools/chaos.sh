@@ -15,16 +15,17 @@
 #   --own-path  requests are not decided from memory: candidates = placement, a mirror that
 #             nobody keeps, or a back end that is down
 #   --short   one round of 40 s: the last seed that found something with this back end
-#   --replay  first every seed that found something there before (tests/chaos/regressions.json)
+#   --replay  first every seed that found something there before
+#             (tests/chaos/results/regressions.json)
 #   --plan    print the plans, and do nothing
-#   --file    also keep the rounds in tests/chaos/filed_rounds, and write the table of all of them
-#             that doc/source/reference/reliability.rst includes
+#   --file    also keep the rounds in tests/chaos/results/filed_rounds, and write the table of all
+#             of them that doc/source/reference/reliability.rst includes
 # The exit status is 0 only if nothing was found. Results go to results/chaos-*.json, or below
 # NODB_RESULTS_DIR.
 set -euo pipefail
 for argument in "$@"; do
     case $argument in
-        -h|--help) sed -n '3,24s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h|--help) sed -n '3,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
 done
 # Libraries under nova's tell of their own deprecations.

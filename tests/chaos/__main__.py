@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 from rich import console as rich_console
 
-from tests.chaos import backends, deployment, filed, own_path, plan, regressions, report, rounds
+from tests.chaos import backends, deployment, own_path, plan, rounds
+from tests.chaos.results import filed, regressions, report
 from tests.faults import watch as watch_module
 from tools.stack import __main__ as command_line
 from tools.stack import settings as stack_settings

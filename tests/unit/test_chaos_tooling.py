@@ -22,16 +22,14 @@ from tests.chaos import (
     audit,
     backends,
     deployment,
-    filed,
     ledger,
     own_path,
     plan,
-    regressions,
-    report,
     rounds,
 )
 from tests.chaos import snapshot as snapshot_module
 from tests.chaos.logs import decision_lines, novas_own, withdrawals
+from tests.chaos.results import filed, regressions, report
 from tools.stack import configuration
 from tools.stack import settings as stack_settings
 

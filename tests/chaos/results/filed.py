@@ -7,7 +7,8 @@ import subprocess
 
 import attrs
 
-from tests.chaos import report, rounds
+from tests.chaos import rounds
+from tests.chaos.results import report
 
 DIRECTORY = pathlib.Path(__file__).with_name("filed_rounds")
 """A file for each series, an outcome a line in JSON, as they came."""
