@@ -49,6 +49,7 @@ _REASONS = {
     "MessagingTimeout": "timed out",
     "Exceeded maximum number of retries": "builds failed",
     "Build of instance": "builds failed",
+    "Failed to update allocations": "allocation in doubt",
 }
 
 Say = Callable[[str], None]
@@ -640,12 +641,17 @@ def _is_build_request(finding: audit.Finding) -> bool:
     return finding.kind == audit.STUCK and finding.detail == audit.NO_SERVER
 
 
-def _reason(message: str, vm_state: str | None) -> str:
+def reason_of(message: str) -> str:
+    """Return why a server failed, in short, from its fault; a reason stays as it is."""
     for told, reason in _REASONS.items():
         if told in message:
             return reason
+    return message[:80]
+
+
+def _reason(message: str, vm_state: str | None) -> str:
     if message:
-        return message[:80]
+        return reason_of(message)
     return "deleted before it was ACTIVE" if vm_state == "deleted" else f"{vm_state} to the end"
 
 

@@ -160,7 +160,9 @@ def _failures(outcomes: Iterable[rounds.Outcome]) -> collections.Counter[str]:
     """Count why servers failed otherwise than for want of room."""
     counts: collections.Counter[str] = collections.Counter()
     for outcome in outcomes:
-        counts.update({end: n for end, n in outcome.ends.items() if end not in _NO_FAILURES})
+        for end, count in outcome.ends.items():
+            if end not in _NO_FAILURES:
+                counts[rounds.reason_of(end)] += count
     return counts
 
 
