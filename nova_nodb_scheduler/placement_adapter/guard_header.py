@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nova_nodb_scheduler.placement_adapter import requested_trees, tree_conditions
+from nova_nodb_scheduler import tree_conditions
+from nova_nodb_scheduler.placement_adapter import requested_trees
 
 NAME = "X-Nodb-Placement-Guard"
 

@@ -47,11 +47,11 @@ from placement.objects import allocation as alloc_obj
 from placement.objects import consumer as consumer_obj
 from placement.objects import resource_provider as rp_obj
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.placement_adapter import (
     database_conflicts,
     requested_consumers,
     requested_trees,
-    tree_conditions,
 )
 
 #: A write that took longer is not tried again: who waits for a lock for InnoDB's 50 seconds
@@ -73,7 +73,6 @@ _DELETE_IN_ORDER = sa.text(
 
 #: A reshape, whose transaction the write of its allocations belongs to.
 _reshaping: contextvars.ContextVar[bool] = contextvars.ContextVar("reshaping", default=False)
-
 
 
 class TreesDiffer(exception.ConcurrentUpdateDetected):  # type: ignore[misc]

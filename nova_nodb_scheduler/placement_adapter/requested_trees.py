@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.placement_adapter import tree_conditions
+from nova_nodb_scheduler import tree_conditions
 
 #: As WSGI names the request's header.
 _ENVIRON = "HTTP_" + tree_conditions.REQUEST.upper().replace("-", "_")

@@ -485,9 +485,7 @@ def _is_compared(outcome: placement_replies.WriteOutcome) -> bool:
     """
     if isinstance(outcome, placement_replies.AllocationWritten):
         return outcome.was_compared
-    return not isinstance(
-        outcome, placement_replies.TreeChanged | placement_replies.ConsumerExists
-    )
+    return not isinstance(outcome, placement_replies.TreeChanged | placement_replies.ConsumerExists)
 
 
 def _reason(outcome: placement_replies.WriteOutcome) -> str:

@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 from placement.objects import allocation
 
-from nova_nodb_scheduler.placement_adapter import guarded_write, tree_conditions
+from nova_nodb_scheduler import tree_conditions
+from nova_nodb_scheduler.placement_adapter import guarded_write
 from nova_nodb_scheduler.testing import servers
 from tests.functional.placement_adapter import placement_process, test_guarded_write
 
@@ -337,9 +338,7 @@ class WaitingConditionsTest(ConditionsCase):
         def change(other: Any, number: int) -> None:
             # As Placement does once it has written a trait.
             other.execute(
-                table.update()
-                .where(table.c.id == number)
-                .values(generation=table.c.generation + 1)
+                table.update().where(table.c.id == number).values(generation=table.c.generation + 1)
             )
 
         host, answer = self.changed_meanwhile(change)

@@ -7,10 +7,10 @@ import webob
 import webob.dec
 import webob.exc
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.placement_adapter import (
     guard_header,
     requested_trees,
-    tree_conditions,
 )
 
 

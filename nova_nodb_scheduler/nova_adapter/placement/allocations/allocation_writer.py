@@ -296,9 +296,7 @@ class AllocationWrite:
             self._without_others(piece, touching), placement_replies.TreeChanged(reply.text)
         )
 
-    def _without_others(
-        self, piece: _Piece, refused: list[placement_replies.NewServer]
-    ) -> _Piece:
+    def _without_others(self, piece: _Piece, refused: list[placement_replies.NewServer]) -> _Piece:
         """Return what of a piece is refused; the others, who do not touch it, are written next."""
         if len(piece.servers) == 1 or not refused:
             return piece

@@ -15,8 +15,8 @@ written, and said to be the same          the trees were compared; nothing is as
 refused, for a tree that differs          nothing is written; compared, then written or planned anew
 written, and nothing said                 compared now; taken back where more than room differs
 refused for another reason                as without a condition
-no answer                                 read back: what is there was not compared, and is now; what
-                                          is not there is sent again without, and compared then
+no answer                                 read back; what is there is compared now, what is not
+                                          is sent again without a condition, and compared then
 ========================================  ========================================================
 """
 
@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from nova_nodb_scheduler.placement_adapter import tree_conditions
+from nova_nodb_scheduler import tree_conditions
 
 #: After an answer of a process that knows no conditions, or lost one.
 _DOUBT_SECONDS = 60.0
@@ -87,13 +87,14 @@ def read_answer(response: Any) -> tree_conditions.ConditionAnswer:
     return tree_conditions.read_answer(getattr(response, "headers", None) or {})
 
 
-def agree(one: Marks, other: Marks) -> bool:
-    """Say whether two requests may share a call: no tree is to be in two states at once."""
-    return all(other.get(root, mark) == mark for root, mark in one.items())
+def fit_together(one: Marks, other: Marks) -> bool:
+    """Say whether requests may share a call: no tree in two states, and not too many trees."""
+    is_one_state = all(other.get(root, mark) == mark for root, mark in one.items())
+    return is_one_state and len(one.keys() | other.keys()) <= tree_conditions.MOST_TREES
 
 
 def merged(each: Iterable[Marks]) -> dict[str, str]:
-    """Return the marks of several requests that agree."""
+    """Return the marks of several requests that fit together."""
     found: dict[str, str] = {}
     for marks in each:
         found.update(marks)

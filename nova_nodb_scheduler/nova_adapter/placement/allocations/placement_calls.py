@@ -25,13 +25,13 @@ import attrs
 import orjson
 from keystoneauth1 import exceptions as keystone
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     conditional_writes,
     placement_replies,
 )
 from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
-from nova_nodb_scheduler.placement_adapter import tree_conditions
 
 LOG = logging.getLogger(__name__)
 

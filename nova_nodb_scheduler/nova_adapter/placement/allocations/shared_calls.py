@@ -119,9 +119,7 @@ def write_batch(post: Post, parts: Sequence[RequestPart]) -> list[placement_repl
                     "Requests %(ids)s share a call to Placement.",
                     {"ids": ", ".join(str(part.request_id) for part in group)},
                 )
-            reply = post(
-                servers, group[0].request_id, conditional_writes.merged(marks.values())
-            )
+            reply = post(servers, group[0].request_id, conditional_writes.merged(marks.values()))
             limits.note(group, reply)
         if isinstance(reply, placement_replies.DoneReply):
             replies.update({part: _done(part, marks[part], reply) for part in group})
@@ -180,7 +178,7 @@ def _without_doubles(parts: Sequence[RequestPart]) -> list[list[RequestPart]]:
             (
                 n
                 for n, taken in enumerate(seen)
-                if not consumers & taken and conditional_writes.agree(marks, named[n])
+                if not consumers & taken and conditional_writes.fit_together(marks, named[n])
             ),
             len(seen),
         )

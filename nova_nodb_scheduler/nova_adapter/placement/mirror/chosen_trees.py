@@ -35,14 +35,13 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler import errors
+from nova_nodb_scheduler import errors, tree_conditions
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep as sweep_module
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, provider_trees
 from nova_nodb_scheduler.nova_adapter.placement.mirror import (
     tree_publisher as tree_publisher_module,
 )
-from nova_nodb_scheduler.placement_adapter import tree_conditions
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 

@@ -15,7 +15,8 @@ from placement import deploy
 from placement.tests.functional.fixtures import placement as placement_fixture
 from requests import adapters
 
-from nova_nodb_scheduler.placement_adapter import guard_header, guard_switch, tree_conditions
+from nova_nodb_scheduler import tree_conditions
+from nova_nodb_scheduler.placement_adapter import guard_header, guard_switch
 
 #: This release's guard; one that knows no conditions; and Placement's own application.
 GUARDED, OLDER, PLAIN = "guarded", "older", "plain"

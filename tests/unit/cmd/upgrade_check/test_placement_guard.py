@@ -8,8 +8,9 @@ import requests
 import testtools
 from nova.scheduler.client import report
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.cmd.upgrade_check import check_command
-from nova_nodb_scheduler.placement_adapter import guard_header, tree_conditions
+from nova_nodb_scheduler.placement_adapter import guard_header
 
 
 def _answer(status: int = 200, **headers: str) -> requests.Response:

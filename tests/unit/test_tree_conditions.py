@@ -3,23 +3,29 @@
 
 from __future__ import annotations
 
+import uuid
+
 import testtools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.placement_adapter import tree_conditions
+from nova_nodb_scheduler import tree_conditions
 
 NAMES = st.sampled_from([str(number) * 8 for number in range(4)])
-MEMBERS = st.dictionaries(
-    NAMES, st.tuples(st.none() | NAMES, st.integers(0, 3)), max_size=3
-).map(
+MEMBERS = st.dictionaries(NAMES, st.tuples(st.none() | NAMES, st.integers(0, 3)), max_size=3).map(
     lambda found: [
         tree_conditions.TreeMember(uuid, parent, generation)
         for uuid, (parent, generation) in found.items()
     ]
 )
-MARKS = st.builds(tree_conditions.mark, st.integers(0, 2**40), MEMBERS)
-TREES = st.dictionaries(st.uuids().map(str), MARKS, max_size=tree_conditions.MOST_TREES)
+_BELOW = [tree_conditions.TreeMember("below", None, 3)]
+MARKS = st.sampled_from(
+    [tree_conditions.mark(number, below) for number in (0, 7, 2**40) for below in ([], _BELOW)]
+)
+#: By numbers, which are cheaper to draw than uuids.
+TREES = st.dictionaries(
+    st.integers(0, 2**128 - 1).map(lambda number: str(uuid.UUID(int=number))), MARKS, max_size=4
+)
 
 
 class MarksTest(testtools.TestCase):
@@ -45,7 +51,13 @@ class HeadersTest(testtools.TestCase):
     def test_a_request_is_read_as_it_was_written(self, trees: dict[str, str]) -> None:
         text = tree_conditions.requested(trees)
         self.assertEqual(trees, tree_conditions.read_request(text))
-        # All headers of a request have 4,096 bytes with uWSGI, and a token is among them.
+
+    def test_as_many_trees_as_may_be_named_leave_room_for_a_token(self) -> None:
+        """All headers of a request have 4,096 bytes with uWSGI."""
+        mark = tree_conditions.mark(2**20, _BELOW)
+        trees = {str(uuid.UUID(int=number)): mark for number in range(tree_conditions.MOST_TREES)}
+        text = tree_conditions.requested(trees)
+        self.assertEqual(trees, tree_conditions.read_request(text))
         self.assertLess(len(text), 2500)
 
     @given(TREES, st.text(max_size=20), st.integers(0, 100))
@@ -57,9 +69,7 @@ class HeadersTest(testtools.TestCase):
         for root, mark in found.items():
             self.assertEqual({root: mark}, tree_conditions.read_request(f"{root}={mark}"))
         if found:
-            self.assertEqual(
-                len(found), len((text[:at] + more + text[at:]).split(","))
-            )
+            self.assertEqual(len(found), len((text[:at] + more + text[at:]).split(",")))
 
     def test_more_trees_than_may_be_named_are_not_judged(self) -> None:
         trees = {f"{number:08d}": "1" for number in range(tree_conditions.MOST_TREES + 1)}
