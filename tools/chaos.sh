@@ -7,7 +7,7 @@
 # usage: tools/chaos.sh [--seed N] [--rounds N] [--seconds N] [--every N] [--faults KIND,...]
 #                       [--backend sqlalchemy|sqlite|memcached|redis|etcd] [--stock | --retired | --waiting]
 #                       [--own-path placement|mirror|backend]
-#                       [--short] [--replay] [--add] [--plan] [--json FILE] [--file] [--state DIR]
+#                       [--short] [--replay] [--plan] [--json FILE] [--file] [--state DIR]
 #                       [--nova 31|32|33|34]
 #   --stock   the same without the plugin
 #   --retired the same without Nova's tables of compute nodes, and with heartbeats stored
@@ -16,9 +16,9 @@
 #             nobody keeps, or a back end that is down
 #   --short   one round of 40 s: the last seed that found something with this back end
 #   --replay  first every seed that found something there before (tests/chaos/regressions.json)
-#   --add     add to the rounds of such a series that are filed
 #   --plan    print the plans, and do nothing
-#   --file    also write the table that doc/source/reference/reliability.rst includes
+#   --file    also keep the rounds in tests/chaos/filed_rounds, and write the table of all of them
+#             that doc/source/reference/reliability.rst includes
 # The exit status is 0 only if nothing was found. Results go to results/chaos-*.json, or below
 # NODB_RESULTS_DIR.
 set -euo pipefail

@@ -390,7 +390,7 @@ class SchedulerManager(
         doubted = view is None or view.asked_placement in _IN_DOUBT
         if decides and decisions is not None and not doubted:
             claims = decisions.fallback_claims(unjudged) or unjudged
-        with outside_claims.using(claims):
+        with outside_claims.answered_together(claims, unjudged):
             return super()._schedule(
                 context,
                 spec_obj,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 from rich import console as rich_console
 
-from tests.chaos import backends, deployment, own_path, plan, regressions, report, rounds
+from tests.chaos import backends, deployment, filed, own_path, plan, regressions, report, rounds
 from tests.faults import watch as watch_module
 from tools.stack import __main__ as command_line
 from tools.stack import settings as stack_settings
@@ -79,14 +79,16 @@ def main(arguments: list[str] | None = None) -> int:
                 outcome = attrs.evolve(outcome, kinds=task.kinds)
                 outcomes.append(outcome)
                 _tell(terminal, outcome)
-                _file(options, outcomes)
+                _write(options, outcomes)
+                if options.file:
+                    # At once: a long series may be ended early.
+                    filed.add(attrs.evolve(outcome, revision=filed.revision(_CHECKOUT)))
+                    _SNIPPET.write_text(report.to_rst(filed.series()))
                 is_kept = not (options.stock or options.short or options.replay or shape.own_path)
                 if outcome.findings and is_kept:
                     regressions.keep([regressions.of(outcome, task.seconds, task.every_seconds)])
                 if outcome.findings and options.stop_at_first:
                     break
-    if options.file:
-        _SNIPPET.write_text(report.to_rst(_results()))
     terminal.print(report.table(outcomes))
     clean = sum(1 for outcome in outcomes if not outcome.findings)
     terminal.print(f"{clean} passed, {len(tasks) - clean} failed, 0 skipped")
@@ -103,9 +105,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state", type=pathlib.Path, default=state, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (%(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="with seeds in a row (%(default)s)")
-    parser.add_argument(
-        "--add", action="store_true", help="add to the rounds of such a series that are filed"
-    )
     parser.add_argument("--seconds", type=float, default=45.0, help="of each round (%(default)s)")
     parser.add_argument(
         "--every", type=float, default=10.0, help="seconds between faults (%(default)s)"
@@ -140,9 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease-seconds", type=float, default=12.0, help="of claims (%(default)s)")
     parser.add_argument("--rpc-seconds", type=int, help="rpc_response_timeout (Nova's own)")
     parser.add_argument("--stop-at-first", action="store_true", help="round that finds something")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file the results there")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
     parser.add_argument(
-        "--file", action="store_true", help="write the table that the documents include, too"
+        "--file",
+        action="store_true",
+        help="keep the rounds in tests/chaos/filed, and write the table of all that are there",
     )
     command_line.add_size_options(parser)
     return parser
@@ -258,21 +259,14 @@ def _results() -> pathlib.Path:
     return pathlib.Path(os.environ.get("NODB_RESULTS_DIR", _CHECKOUT / "results"))
 
 
-def _file(options: argparse.Namespace, outcomes: list[rounds.Outcome]) -> None:
-    """File what is known so far: a long series may be ended early."""
+def _write(options: argparse.Namespace, outcomes: list[rounds.Outcome]) -> None:
+    """Write what is known so far: a long series may be ended early."""
     results = _results()
     results.mkdir(parents=True, exist_ok=True)
     # Rounds of two series are no series.
-    by_name: dict[str, list[rounds.Outcome]] = {}
-    for outcome in outcomes:
-        by_name.setdefault(report.file_name(outcome), []).append(outcome)
-    for name, of_series in by_name.items():
-        path = results / (f"short-{name}" if options.short else name)
-        filed: dict[int, rounds.Outcome] = {}
-        if options.add and path.exists():
-            filed = {each.seed: each for each in report.from_json(path.read_text())}
-        filed |= {each.seed: each for each in of_series}
-        path.write_text(report.to_json(filed[seed] for seed in sorted(filed)) + "\n")
+    for name, of_series in report.by_series(outcomes).items():
+        short = "short-" if options.short else ""
+        (results / f"{short}chaos-{name}.json").write_text(report.to_json(of_series) + "\n")
     if options.json is not None:
         options.json.write_text(report.to_json(outcomes) + "\n")
 

@@ -3,8 +3,7 @@
 
 import collections
 import json
-import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 from rich import table as rich_table
@@ -78,24 +77,18 @@ def to_json(outcomes: Iterable[rounds.Outcome]) -> str:
     return json.dumps([attrs.asdict(outcome) for outcome in outcomes], indent=1)
 
 
-def from_json(text: str) -> list[rounds.Outcome]:
-    """Outcomes of an earlier run."""
-    names = {field.name for field in attrs.fields(rounds.Outcome)}
-    return [
-        rounds.Outcome(**{name: value for name, value in row.items() if name in names})
-        for row in json.loads(text)
-    ]
+def by_series(outcomes: Iterable[rounds.Outcome]) -> dict[str, list[rounds.Outcome]]:
+    """Return outcomes by the name of the series that such rounds are."""
+    found: dict[str, list[rounds.Outcome]] = {}
+    for outcome in outcomes:
+        way = f"{outcome.own_path}-" if outcome.own_path else ""
+        name = outcome.control_plane.replace(", ", "-")
+        found.setdefault(f"{name}-{way}{_short(outcome.kinds)}", []).append(outcome)
+    return found
 
 
-def file_name(outcome: rounds.Outcome) -> str:
-    """Return the name of the file for a series of such rounds."""
-    way = f"{outcome.own_path}-" if outcome.own_path else ""
-    name = outcome.control_plane.replace(", ", "-")
-    return f"chaos-{name}-{way}{_short(outcome.kinds)}.json"
-
-
-def to_rst(results: pathlib.Path) -> str:
-    """Return a table of all series filed in a directory, a row for each."""
+def to_rst(of_series: Mapping[str, Sequence[rounds.Outcome]]) -> str:
+    """Return a table of some series, a row for each."""
     lines = [
         ".. Written by tools/chaos.sh --file.",
         "",
@@ -104,10 +97,8 @@ def to_rst(results: pathlib.Path) -> str:
         "",
         *_row(_HEADINGS),
     ]
-    for path in sorted(results.glob("chaos-*.json")):
-        outcomes = from_json(path.read_text())
-        if outcomes:
-            lines += _row(_cells(outcomes))
+    for _name, outcomes in sorted(of_series.items()):
+        lines += _row(_cells(outcomes))
     return "\n".join([*lines, ""])
 
 

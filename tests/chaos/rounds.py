@@ -79,6 +79,7 @@ class Outcome:
     :param fallbacks: requests that left memory, by reason, by the schedulers' logs
     :param blind_seconds: the longest time without a sample
     :param own_path: see :class:`.deployment.Shape`
+    :param revision: of the code; empty where nobody filed it
     """
 
     seed: int
@@ -112,6 +113,7 @@ class Outcome:
     withdrawn: tuple[Mapping[str, Any], ...] = ()
     left_by_nova: tuple[str, ...] = ()
     own_path: str | None = None
+    revision: str = ""
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""
@@ -143,7 +145,7 @@ class Rounds:
         self._say = say
         self._logs = NovasLogs(
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.abandoned),
-            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unmoved),
+            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unfreed),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.undone),
             sends_again=deployed.shape.wait_seconds > 0,
         )
@@ -224,7 +226,8 @@ class Rounds:
         watched.note([audit.Finding(BROKEN_RUN, told, told) for told in failures], time.monotonic())
         answers = round_.answers(work, watched)
         calls = work.calls.seconds()
-        found, novas = by_nova(watched.records(), self._logs.builds.left())
+        computes = self._logs.builds.left(), self._logs.computes.left()
+        found, novas = by_nova(watched.records(), *computes)
         return Outcome(
             seed=round_.seed,
             control_plane=shape.control_plane,
@@ -271,13 +274,13 @@ class NovasLogs:
     """
 
     conductors: novas_own.ServiceLogs[novas_own.Abandoned]
-    computes: novas_own.ServiceLogs[novas_own.Unmoved]
+    computes: novas_own.ServiceLogs[novas_own.Unfreed]
     builds: novas_own.ServiceLogs[novas_own.Undone]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
         """Return the line by which Nova itself left what was found; None without one."""
-        left: novas_own.Abandoned | novas_own.Unmoved | novas_own.Undone | None = None
+        left: novas_own.Abandoned | novas_own.Unfreed | novas_own.Undone | None = None
         if _is_build_request(finding):
             left = self.conductors.left().get(finding.subject)
         elif finding.kind == audit.ORPHAN:
@@ -289,12 +292,14 @@ class NovasLogs:
 
 
 def by_nova(
-    records: Iterable[ledger.Record], undone: Mapping[str, novas_own.Undone]
+    records: Iterable[ledger.Record],
+    undone: Mapping[str, novas_own.Undone],
+    unfreed: Mapping[str, novas_own.Unfreed],
 ) -> tuple[list[ledger.Record], dict[str, str]]:
     """Tell what is wrong from what only follows from servers that Nova took theirs from.
 
     A host may be crowded by no more than such servers that stand there, for Placement gave their
-    room to others.
+    room to others. A server that was built elsewhere may hold what its first host did not free.
 
     :returns: what is left, and lines of logs by the subject of what is not
     """
@@ -303,6 +308,9 @@ def by_nova(
     for record in records:
         if record.kind == audit.UNALLOCATED and record.subject in undone:
             novas[record.subject] = undone[record.subject].line
+            continue
+        if record.kind == audit.MISPLACED and record.subject in unfreed:
+            novas[record.subject] = unfreed[record.subject].line
             continue
         if record.kind == audit.CROWDED:
             there = [each.line for each in undone.values() if each.server in record.detail]

@@ -22,6 +22,7 @@ from tests.chaos import (
     audit,
     backends,
     deployment,
+    filed,
     ledger,
     own_path,
     plan,
@@ -570,7 +571,7 @@ class DecisionLinesTest(unittest.TestCase):
 def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> rounds.NovasLogs:
     return rounds.NovasLogs(
         novas_own.ServiceLogs(conductors, novas_own.abandoned),
-        novas_own.ServiceLogs(computes, novas_own.unmoved),
+        novas_own.ServiceLogs(computes, novas_own.unfreed),
         novas_own.ServiceLogs(computes, novas_own.undone),
     )
 
@@ -747,7 +748,7 @@ class UndoneTest(unittest.TestCase):
             record(audit.CROWDED, "host4", 1, f"{_SECOND} (b active, None)"),
             record(audit.OVER_COMMIT, "host5 VCPU", 1, there),
         ]
-        found, novas = rounds.by_nova([*excused, *left], undone)
+        found, novas = rounds.by_nova([*excused, *left], undone, {})
         self.assertEqual((left, {_FIRST, "host5"}), (found, set(novas)))
 
     def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
@@ -758,7 +759,7 @@ class UndoneTest(unittest.TestCase):
         self.assertIn("c (c active, None)", details[0])
 
 
-class UnmovedTest(unittest.TestCase):
+class UnfreedTest(unittest.TestCase):
     """Lines as a nova-compute of Nova 34 wrote them in a round."""
 
     def log(
@@ -792,11 +793,36 @@ class UnmovedTest(unittest.TestCase):
             f"{_SECOND} will be put to ERROR state but the allocation held by the migration is "
             "leaked.\n"
         )
-        found = novas_own.unmoved([line, "something else\n"])
-        self.assertEqual({_FIRST: novas_own.Unmoved(_FIRST, _SECOND, line.strip())}, found)
+        found = novas_own.unfreed([line, "something else\n"])
+        self.assertEqual({_FIRST: novas_own.Unfreed(_FIRST, _SECOND, line.strip())}, found)
+
+    def test_a_build_that_was_given_up_without_placement_holds_its_room(self) -> None:
+        own = "2026-11-27 05:55:13.839 16681"
+        about = "[None req-79733126 user project - - default default]"
+        gave_up = (
+            f"{own} ERROR nova.compute.manager {about} "
+            f"[instance: {_FIRST}] Failed to build and run instance: "
+            "keystoneauth1.exceptions.connection.ConnectFailure: Unable to establish connection\n"
+        )
+        silent = (
+            f"{own} WARNING nova.scheduler.client.report {about} "
+            "Placement API service is not responding.: "
+            "keystoneauth1.exceptions.connection.ConnectFailure: Unable to establish connection to "
+            "http://127.0.0.1:23026/allocations/{}: HTTPConnectionPool(host='127.0.0.1')\n"
+        )
+        found = novas_own.unfreed([gave_up, silent.format(_FIRST), silent.format(_SECOND)])
+        self.assertEqual({_FIRST}, set(found))
+        self.assertEqual({}, novas_own.unfreed([silent.format(_FIRST), gave_up]))
+        elsewhere = [
+            ledger.Record(audit.MISPLACED, server, "is active on host6, allocated on two", 1.0, 2.0)
+            for server in (_FIRST, _SECOND)
+        ]
+        left, novas = rounds.by_nova(elsewhere, {}, found)
+        self.assertEqual([_SECOND], [record.subject for record in left])
+        self.assertEqual({_FIRST}, set(novas))
 
     def test_what_a_server_that_was_deleted_never_got_back_is_told_with_the_line(self) -> None:
-        found = novas_own.unmoved(self.log().splitlines(keepends=True))
+        found = novas_own.unfreed(self.log().splitlines(keepends=True))
         self.assertEqual({_FIRST}, set(found))
         self.assertEqual(_SECOND, found[_FIRST].server)
         self.assertIn("AllocationMoveFailed", found[_FIRST].line)
@@ -807,7 +833,7 @@ class UnmovedTest(unittest.TestCase):
             self.log(why="placement.undefined_code"),
             self.log(function="_allocate_network"),
         ):
-            self.assertEqual({}, novas_own.unmoved(other.splitlines(keepends=True)))
+            self.assertEqual({}, novas_own.unfreed(other.splitlines(keepends=True)))
 
     def test_an_allocation_is_told_apart_only_with_novas_word(self) -> None:
         cloud = Cloud()
@@ -999,10 +1025,7 @@ class ReportTest(unittest.TestCase):
         outcomes[1] = attrs.evolve(outcomes[1], findings=(self.found,))
         times = [{"first_seconds": 3.0, "last_seconds": last} for last in (3.0, 5.1)]
         outcomes[2] = attrs.evolve(outcomes[2], withdrawn=times)
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory)
-            (path / report.file_name(outcomes[0])).write_text(report.to_json(outcomes))
-            table = report.to_rst(path)
+        table = report.to_rst(report.by_series(outcomes))
         self.assertIn("the plugin, redis", table)
         self.assertIn("3: 1 to 3 (found by 2)", table)
         self.assertIn("     - 2, 2.1 s", table)
@@ -1011,13 +1034,7 @@ class ReportTest(unittest.TestCase):
 
     def test_a_series_on_novas_own_path_is_a_row_of_its_own(self) -> None:
         outcomes = [_outcome(1), _outcome(1, own_path=own_path.MIRROR)]
-        first, second = map(report.file_name, outcomes)
-        self.assertNotEqual(first, second)
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory)
-            for outcome in outcomes:
-                (path / report.file_name(outcome)).write_text(report.to_json([outcome]))
-            table = report.to_rst(path)
+        table = report.to_rst(report.by_series(outcomes))
         self.assertEqual(1, table.count("the plugin, redis\n"))
         self.assertEqual(1, table.count("the plugin, redis, the mirror missing\n"))
 
@@ -1038,10 +1055,17 @@ class ReportTest(unittest.TestCase):
         outcome = _outcome(1, findings=(self.found, crowded, memory))
         self.assertEqual(1, outcome.subjects(audit.OVER_COMMIT, audit.CROWDED))
 
-    def test_results_are_read_back_as_they_were_filed(self) -> None:
-        outcome = _outcome(1, findings=(self.found,))
-        (back,) = report.from_json(report.to_json([outcome]))
-        self.assertEqual(report.to_json([outcome]), report.to_json([back]))
+    def test_rounds_that_are_kept_are_read_back_and_a_later_one_takes_no_ones_place(self) -> None:
+        first = _outcome(1, findings=(self.found,), revision="a")
+        again, other = _outcome(1, revision="b"), _outcome(2, own_path=own_path.MIRROR)
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "filed"
+            for each in (first, again, other):
+                filed.add(each, path)
+            kept = filed.series(path)
+        _alone, both = sorted(kept.values(), key=len)
+        self.assertEqual(report.to_json([first, again]), report.to_json(both))
+        self.assertIn("2: 1, 1 (found by 1)", report.to_rst(kept))
 
     def test_a_seed_that_found_something_is_kept_once(self) -> None:
         found = regressions.of(_outcome(7, findings=(self.found,)), 45.0, 10.0)

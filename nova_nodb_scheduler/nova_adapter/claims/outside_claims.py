@@ -402,6 +402,58 @@ def using(claims_here: OutsideClaimer | None) -> Iterator[None]:
 _UNSET: Any = object()
 
 
+@contextlib.contextmanager
+def answered_together(
+    claims_here: OutsideClaimer | None, unjudged: UnjudgedClaimer | None = None
+) -> Iterator[None]:
+    """Claim by something else in this thread, for servers that are answered with all or not.
+
+    What stands goes again where an error leaves nobody to answer with it: Nova's own code
+    takes back what the other servers of a request had only where it finds no host for one.
+
+    :param unjudged: remembers what Placement may not have taken back by then
+    """
+    together = None if claims_here is None else _AnsweredTogether(claims_here)
+    with using(together):
+        try:
+            yield
+        except nova_exception.NoValidHost:
+            raise
+        except BaseException:
+            if together is not None:
+                together.take_back(unjudged)
+            raise
+
+
+class _AnsweredTogether:
+    """The claims of one request, in its thread."""
+
+    def __init__(self, inner: OutsideClaimer) -> None:
+        self._inner = inner
+        self._standing: list[tuple[OutsideMove, Callable[[], None]]] = []
+
+    def claimed(self, move: OutsideMove, allocate: Allocate, take_back: Callable[[], None]) -> bool:
+        """See :class:`OutsideClaimer`."""
+        stands = self._inner.claimed(move, allocate, take_back)
+        if stands:
+            self._standing.append((move, take_back))
+        return stands
+
+    def take_back(self, unjudged: UnjudgedClaimer | None) -> None:
+        """Have all go that stands. Their claims end as those of servers that never stand."""
+        for move, _take_back in self._standing:
+            if unjudged is not None:
+                unjudged.may_be_left(move)
+        for move, take_back in self._standing:
+            try:
+                take_back()
+            except Exception:
+                LOG.exception(
+                    "The allocation of server %(server)s was not taken back.",
+                    {"server": move.consumer},
+                )
+
+
 def _in_use() -> OutsideClaimer | None:
     own: OutsideClaimer | None = getattr(_of_thread, "claims", _UNSET)
     return _claims if own is _UNSET else own

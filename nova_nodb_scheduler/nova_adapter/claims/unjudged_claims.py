@@ -327,7 +327,19 @@ class UnjudgedClaims:
         )
         if noted is None:
             wanted = self._verifier.without_former(wanted)
-            return bool(self._told(move, lambda: self._verifier.allocated(wanted, allocate))())
+            if not self._told(move, lambda: self._verifier.allocated(wanted, allocate))():
+                return False
+            noted = self._noted_late(move)
+            if noted is None:
+                return True
+            if isinstance(noted, NotedClaim):
+                return self._confirmed(move, noted, wanted)
+            LOG.info(
+                "Server %(server)s cannot stay on node %(node)s: %(why)s",
+                {"server": move.consumer, "node": move.host, "why": noted.why},
+            )
+            self._take_back(move, wanted)
+            return False
         try:
             wanted = self._verifier.without_former(wanted)
             amounts = noted.claimed_amounts
@@ -347,6 +359,24 @@ class UnjudgedClaims:
         if not stands:
             noted.release()
             return False
+        return self._confirmed(move, noted, wanted)
+
+    def _noted_late(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
+        """Note a member of a group behind its write, where the back end answers again.
+
+        Whoever noted another member meanwhile did not see this one.
+        """
+        if self._notes is None or not move.group_uuid:
+            return None
+        return self._notes.note(move)
+
+    def _confirmed(
+        self,
+        move: outside_claims.OutsideMove,
+        noted: NotedClaim,
+        wanted: verification.VerifiedAllocation,
+    ) -> bool:
+        """Say for others that it stands; taken back where nobody counts it any more."""
         try:
             if noted.confirm():
                 return True
@@ -362,9 +392,14 @@ class UnjudgedClaims:
             "its allocation there is taken back.",
             {"server": move.consumer, "node": move.host},
         )
+        self._take_back(move, wanted)
+        return False
+
+    def _take_back(
+        self, move: outside_claims.OutsideMove, wanted: verification.VerifiedAllocation
+    ) -> None:
         with self._telling(move):
             self._verifier.take_back(wanted)
-        return False
 
     def may_be_left(self, move: outside_claims.OutsideMove) -> None:
         """See :class:`outside_claims.UnjudgedClaimer`."""

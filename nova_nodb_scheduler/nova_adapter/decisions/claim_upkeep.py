@@ -115,6 +115,7 @@ class ClaimUpkeep:
             own,
             around.now_seconds,
         )
+        around.replicator.tell_former(self.left.outlive)
         self.left_duty = left_allocations.LeftDuty(self.left)
         finder = orphan_finder.OrphanFinder(
             around.synchronizer,

@@ -8,6 +8,9 @@ nothing, and one that did not answer was never told. So the process that wrote i
 it too, looks again and again whether the back end tells of it, and notes it as a lapsed
 claim where it does not.
 
+What others had claimed is lost with it as well, and who wrote it may be dead: every worker
+remembers that, too, of claims that the store showed until then.
+
 Nothing is deleted here. What is noted is judged by :mod:`.orphan_finder`, with all its rules,
 like what the dead leave: a note takes nothing from a server that stands by then, and several
 processes may note the same. Who dies before he noted anything leaves it to the audit.
@@ -51,7 +54,8 @@ class LeftAllocation:
 
     :param host: uuid of the node
     :param resources: of the node's provider
-    :param since: when its write was given up, by the process's clock
+    :param since: when its write was given up, by the process's clock; long ago of claims that
+        were lost
     """
 
     consumer: str
@@ -104,6 +108,29 @@ class LeftAllocations:
                     "%(server)s; 'nova-nodb-manage allocations audit' finds what it left.",
                     {"server": lost},
                 )
+
+    def outlive(self, former: snapshot_module.Snapshot) -> None:
+        """Remember what claims told that the back end lost with its data; no I/O.
+
+        Looked at before it is noted: most of it stands by then.
+
+        :param former: of the store, before it was emptied
+        """
+        since = self._clock() - self._forget_seconds
+        count = dropped = 0
+        with self._lock:
+            for each in orphan_verdicts.find_lost(former):
+                if len(self._left) >= _MOST_LEFT:
+                    dropped += 1
+                    continue
+                left = LeftAllocation(each.consumer, each.host, each.held.resources, since)
+                count += self._left.setdefault(left.name, left) is left
+        if count or dropped:
+            LOG.warning(
+                "The back end lost its claims: %(count)d that may have left an allocation are "
+                "looked at, %(dropped)d more are 'nova-nodb-manage allocations audit''s to find.",
+                {"count": count, "dropped": dropped},
+            )
 
     def turn(self) -> None:
         """Note what the back end does not tell of; without I/O where there is nothing.

@@ -30,6 +30,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 
 
 @attrs.frozen
@@ -65,6 +66,22 @@ def find_suspects(snapshot: snapshot_module.Snapshot) -> dict[str, list[Suspecte
         for consumer, held in record.lapsed.items():
             found.setdefault(consumer, []).append(SuspectedClaim(consumer, record.host, held, True))
     return {name: suspects for name, suspects in found.items() if name not in at_work}
+
+
+def find_lost(former: snapshot_module.Snapshot) -> Iterator[SuspectedClaim]:
+    """Yield what claims told that a back end lost, of allocations that may be nobody's.
+
+    Those of schedulers: of what a conductor wrote nothing is ever deleted, whoever tells.
+
+    :param former: of the store, before it was emptied
+    """
+    for record in _records(former):
+        claims = [(name, held, False) for name, held in record.claims.items()]
+        claims += [(name, held, True) for name, held in record.lapsed.items()]
+        for consumer, held, lapsed in claims:
+            is_conductors = held.writer.startswith(f"{lapsed_claims.CONDUCTOR}:")
+            if not is_conductors and not is_known(former, consumer):
+                yield SuspectedClaim(consumer, record.host, held, lapsed)
 
 
 def _records(snapshot: snapshot_module.Snapshot) -> Iterator[model.ClaimRecord]:

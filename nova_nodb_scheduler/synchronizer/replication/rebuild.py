@@ -12,13 +12,18 @@ the feed can still go on from there the back end tells, before anything is chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
-from nova_nodb_scheduler.store import collector, host_state_store, stored_pages
+from nova_nodb_scheduler.store import (
+    collector,
+    host_state_store,
+    store_snapshot,
+    stored_pages,
+)
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.checkpoint import (
     checkpoint_contract,
@@ -48,6 +53,10 @@ class CheckpointUnfit(Exception):
 
     :param reason: for people
     """
+
+
+def _forget(former: store_snapshot.Snapshot) -> None:
+    """Nobody needs what the store held."""
 
 
 @attrs.define
@@ -83,6 +92,8 @@ class Rebuild:
         self._quarantine = quarantine
         self._reading: _SnapshotReading | None = None
         self._store_is_suspect = False
+        #: Given what the store held whenever a snapshot begins with an empty one; no I/O.
+        self.tell_former: Callable[[store_snapshot.Snapshot], None] = _forget
         #: Epoch of what the store holds; empty before the first snapshot.
         self.epoch = ""
         #: Snapshots that reached their end.
@@ -128,6 +139,8 @@ class Rebuild:
         self._quarantine.clear()
         seen = None
         if snapshot.cursor.epoch != self.epoch or self._store_is_suspect:
+            if self.epoch:
+                self.tell_former(self._store.snapshot())
             # Revisions begin anew with an epoch.
             self._store.begin_epoch()
             self.epoch = snapshot.cursor.epoch

@@ -26,7 +26,7 @@ from typing import Any
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces as scheduling_namespaces
-from nova_nodb_scheduler.store import declarations, host_state_store
+from nova_nodb_scheduler.store import declarations, host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import backoff, contract, step_thread
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract, local_checkpoint
 from nova_nodb_scheduler.synchronizer.replication import (
@@ -268,6 +268,22 @@ class Replicator:
                 lambda: self._cursor is not None and self._cursor.version >= cursor_version,
                 timeout_seconds,
             )
+
+    def tell_former(self, tell: Callable[[store_snapshot.Snapshot], None]) -> None:
+        """Have somebody given what the store held, whenever all of it is given up.
+
+        For the back end began a new epoch, or lost writes.
+
+        :param tell: called in the stepping thread; without I/O
+        """
+
+        def told(former: store_snapshot.Snapshot) -> None:
+            try:
+                tell(former)
+            except Exception:
+                LOG.exception("What the store held is given up and was not looked at.")
+
+        self._rebuild.tell_former = told
 
     def start(self) -> None:
         """Run in a thread of its own; not before the process has forked.

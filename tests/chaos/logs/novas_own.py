@@ -16,6 +16,10 @@ migration holds; it reads what the server has, the deletion takes that away, and
 migration holds is to be deleted: nova-compute says itself that it is leaked. Nobody ever comes back
 for what the migration holds.
 
+Allocations of failed builds. A nova-compute gives up a build as Placement is away, and Placement
+does not answer its deletion of the allocation either. Its conductor has no other host for the
+server, which is in ERROR then and holds its room until somebody deletes it.
+
 Servers without an allocation. A nova-compute has built a server, and its conductor does not
 answer the last call of it, which says that the build is over. The error reaches code that takes
 any for a build that failed before there was a guest, and which deletes the allocation: the server
@@ -69,6 +73,10 @@ _NOT_BUILT = re.compile(
     r"|Failed to revert task state for instance"
     # Its first words to its conductor were lost, before or behind what ends the task.
     r"|Successfully reverted task state from (?:None|scheduling) on failure for instance)"
+)
+_NOT_FREED = re.compile(
+    rf"Placement API service is not responding\..*?/allocations/(?P<server>{_UUID})\b"
+    rf"|Unable to delete allocation for instance (?P<failed>{_UUID})"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
@@ -151,40 +159,49 @@ def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
 
 
 @attrs.frozen
-class Unmoved:
-    """An allocation of a migration that its server never got back, or that was not deleted.
+class Unfreed:
+    """An allocation that its server never got back from a migration, or that was not deleted.
 
-    :param server: of the migration
-    :param line: of the log, with which the move ended
+    :param consumer: the migration, or the server itself
+    :param line: of the log, with which the move or the build ended
     """
 
-    migration: str
+    consumer: str
     server: str
     line: str
 
 
-def unmoved(lines: Iterable[str]) -> dict[str, Unmoved]:
-    """Return the allocations that a nova-compute's log proves to be left, by migration."""
+def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
+    """Return the allocations that a nova-compute's log proves to be left, by consumer."""
     deleted: set[str] = set()
-    found: dict[str, Unmoved] = {}
-    dying: Unmoved | None = None
+    not_built: set[str] = set()
+    found: dict[str, Unfreed] = {}
+    dying: Unfreed | None = None
     for line in lines:
         if dying is not None and _OF_A_TRACEBACK.match(line):
             if _REVERT_FRAME.search(line):
-                found[dying.migration] = dying
+                found[dying.consumer] = dying
             continue
         dying = None
         leaked = _LEAKED.search(line)
         if leaked:
-            told = Unmoved(leaked["migration"], leaked["server"], line.strip())
-            found[told.migration] = told
+            told = Unfreed(leaked["migration"], leaked["server"], line.strip())
+            found[told.consumer] = told
             continue
+        gave_up = _NOT_BUILT.search(line)
+        if gave_up:
+            not_built.add(gave_up["server"])
+        held = _NOT_FREED.search(line)
+        if held:
+            server = held["server"] or held["failed"]
+            if server in not_built:
+                found[server] = Unfreed(server, server, line.strip())
         ended = _TERMINATED.search(line)
         if ended:
             deleted.add(ended["server"])
         failed = _NOT_MOVED.search(line)
         if failed and failed["server"] in deleted:
-            dying = Unmoved(failed["migration"], failed["server"], line.strip())
+            dying = Unfreed(failed["migration"], failed["server"], line.strip())
     return found
 
 

@@ -18,6 +18,7 @@ from nova import exception, objects
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import manager
+from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
 from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -157,9 +158,9 @@ class OwnPathTest(OwnPathCase):
         self.assertNotEqual(first, chosen[0][0].service_host)
         self.assertEqual(self.nodes[first].vcpus, self.used(first)["VCPU"])
 
-    def select_without_beat(self) -> Any:
+    def select_without_beat(self, **fields: Any) -> Any:
         with mock.patch.object(self, "beat", lambda: None):
-            return self.select()
+            return self.select(**fields)
 
     def test_a_choice_by_novas_own_code_under_a_judged_claim_looks_at_other_providers_alone(self):
         for node in self.nodes.values():
@@ -194,6 +195,35 @@ class OwnPathTest(OwnPathCase):
 
     def test_anti_affinity_holds_with_a_member_of_which_only_claims_tell(self):
         self.assertEqual({"h1", "h2"}, set(self.hosts_of_two("anti-affinity", ignore_hosts=["h2"])))
+
+    def test_anti_affinity_holds_with_a_member_that_was_noted_as_the_back_end_was_away(self):
+        group = self.group("anti-affinity")
+        own, others = self.client.put, []
+
+        def put(url: str, *args: Any, **kwargs: Any) -> Any:
+            done = own(url, *args, **kwargs)
+            if url.startswith("/allocations") and not others:
+                # The back end is there again, and another member is placed as if beside it.
+                self.hub.faults.come_up()
+                others.append(None)
+                group.hosts = []
+                _, others[0] = self.select(instance_group=group, ignore_hosts=["h2"])
+            return done
+
+        self.addCleanup(self.hub.faults.come_up)
+        with (
+            mock.patch.object(unjudged_claims, "_REST_SECONDS", 0.0),
+            mock.patch.object(self.client, "put", put),
+            mock.patch.object(
+                self.runtime.decisions.placement_mirror, "refusal", lambda: "claims unavailable"
+            ),
+        ):
+            self.hub.faults.go_down()
+            [server], chosen = self.select_without_beat(instance_group=group)
+        self.assertEqual("h1", others[0][0][0].service_host)
+        self.assertEqual("h2", chosen[0][0].service_host)
+        allocated = self.ask("get", f"/allocations/{server}")["allocations"]
+        self.assertEqual([self.nodes["h2"].uuid], list(allocated))
 
     def test_a_group_learns_of_a_member_that_was_placed_without_a_judged_claim(self):
         group = self.group("anti-affinity")

@@ -19,7 +19,9 @@ from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims
+from nova_nodb_scheduler.nova_adapter.orphans import left_allocations
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.orphans import test_noted_orphans, test_orphans
 
@@ -171,6 +173,97 @@ class LostNoteTest(LeftCase):
         self.wait(lambda: not len(self.left) and not self.remembered(server))
 
 
+class TogetherTest(LeftCase):
+    """Of several servers one is in doubt: nobody is answered with the others."""
+
+    def asked_for_three(self, write: Callable[[Callable[[], Any]], Any]) -> list[str]:
+        """Have Placement fall silent with the third write; return the servers."""
+        servers = [str(uuid.uuid4()) for _ in range(3)]
+        writes: list[bool] = []
+        with contextlib.ExitStack() as patches:
+
+            def third(call: Callable[[], Any]) -> Any:
+                writes.append(True)
+                return write(call) if len(writes) == 3 else call()
+
+            patches.enter_context(self.around_the_write(third))
+            self.assertRaises(
+                (exception.NovaException, keystone.ClientException),
+                self.manager.select_destinations,
+                self.admin,
+                spec_obj=self.spec(servers),
+                instance_uuids=servers,
+                return_objects=True,
+            )
+        return servers
+
+    def test_those_that_stood_are_taken_back_at_once(self):
+        servers = self.asked_for_three(lambda call: self.fail_to_write())
+        self.assertEqual([], [each for each in servers if self.is_allocated(each)])
+
+    def fail_to_write(self) -> Any:
+        raise exception.AllocationUpdateFailed(consumer_uuid="third", error="made for a test")
+
+    def test_without_placement_and_back_end_they_are_deleted_later(self):
+        self.hub.faults.go_down()
+        self.addCleanup(self.hub.faults.come_up)
+        with contextlib.ExitStack() as silence:
+
+            def away(_call: Callable[[], Any]) -> Any:
+                for name in CALLS:
+                    silence.enter_context(
+                        mock.patch.object(
+                            self.client, name, lambda *_, **__: test_orphans.unavailable()
+                        )
+                    )
+                raise keystone.ConnectFailure
+
+            servers = self.asked_for_three(away)
+        self.assertEqual(2, sum(map(self.is_allocated, servers)))
+        self.hub.faults.come_up()
+        self.settle()
+        for server in servers:
+            self.bury(server)
+        self.wait(lambda: not any(map(self.is_allocated, servers)))
+
+
+class LostClaimsTest(LeftCase):
+    """A scheduler is dead, and the back end loses the claims that tell what it wrote."""
+
+    def test_what_it_had_not_confirmed_is_deleted(self):
+        [server] = self.frozen(self.after_the_write)
+        self.assertIs(model.ClaimState.PENDING, self.noted(server).state)
+        self.lose()
+        self.bury(server)
+        self.wait(lambda: not self.is_allocated(server))
+        self.assertEqual(1.0, self.figures()["orphans_deleted"])
+
+    def test_what_its_conductor_never_heard_of_is_deleted(self):
+        [server], _chosen = self.asked(self.other())
+        self.assertIs(model.ClaimState.CONFIRMED, self.noted(server).state)
+        self.lose()
+        self.bury(server)
+        self.wait(lambda: not self.is_allocated(server))
+
+    def test_a_server_that_is_under_way_keeps_it(self):
+        [server], _chosen = self.asked(self.other())
+        instance = objects.Instance(self.admin, uuid=server, project_id="p", user_id="u")
+        request = objects.BuildRequest(
+            self.admin, instance_uuid=server, project_id="p", instance=instance
+        )
+        request.create()
+        self.lose()
+        self.wait(lambda: self.lapsed(server))
+        host = next(name for name, each in self.nodes.items() if each.uuid == self.node_of(server))
+        cell = next(cell for cell, name, *_ in self.HOSTS if name == host)
+        self.instance(cell, host, uuid=server)
+        request.destroy()
+        self.beat()
+        self.wait(lambda: not len(self.left) and not self.remembered(server))
+        self.assertTrue(self.is_allocated(server))
+        self.assertEqual(0.0, self.figures()["orphans_deleted"])
+
+
 class StandingTest(LeftCase):
     """What it could not take back belongs to a server by now, which another asked for."""
 
@@ -247,14 +340,55 @@ class FromMemoryTest(test_orphans.OrphansCase):
             )
         self.assertTrue(self.is_allocated(server))
         self.server(cloud.CELL0, None, server, vm_state="error")
+        self.lose()
+        self.assert_goes(server)
+
+    def test_what_a_dead_scheduler_left_is_lost_with_the_back_end_and_deleted_all_the_same(self):
+        server = self.died()
+        self.server(cloud.CELL0, None, server, vm_state="error")
+        self.lose()
+        self.assert_goes(server)
+
+    def lose(self) -> None:
         self.hub.begin_epoch()
         self.reporter.flush()
         self.sweep()
         self.settle()
-        self.runtime.decisions._upkeep.left.turn()
+
+    def assert_goes(self, server: str) -> None:
+        left = self.runtime.decisions._upkeep.left
+        self.wait(lambda: bool(len(left)))
+        left.turn()
 
         def is_gone() -> bool:
             self.turns(1)
             return not self.is_allocated(server)
 
         self.wait(is_gone)
+
+    def test_of_what_schedulers_claimed_each_is_remembered_and_nothing_of_a_conductors(self):
+        left = self.runtime.decisions._upkeep.left
+        dead = [self.died(confirmed=confirmed) for confirmed in (False, True)]
+        conductors, standing = (str(uuid.uuid4()) for _ in range(2))
+        self.server(next(cell for cell, host, *_ in self.HOSTS if host == "h1"), "h1", standing)
+        self.beat()
+        for consumer, writer in (
+            (conductors, f"{lapsed_claims.CONDUCTOR}:ctl1:0a0b"),
+            (standing, test_orphans.DEAD),
+        ):
+            self.claim(consumer, "h1", writer, model.ClaimState.CONFIRMED)
+        node = self.nodes["h1"].uuid
+        self.wait(lambda: {conductors, standing} <= self.record(node).claims.keys())
+        self.hub.begin_epoch()
+        self.wait(lambda: len(left) == len(dead))
+        self.assertEqual(sorted(dead), sorted(consumer for consumer, _host in left._left))
+
+    def test_a_worker_remembers_as_many_as_it_has_room_for_and_its_own_first(self):
+        left = self.runtime.decisions._upkeep.left
+        dead = [self.died() for _ in range(3)]
+        with mock.patch.object(left_allocations, "_MOST_LEFT", 2):
+            left.add("own", self.nodes["h1"].uuid, RESOURCES)
+            self.hub.begin_epoch()
+            self.wait(lambda: len(left) > 1)
+            remembered = {consumer for consumer, _host in left._left}
+        self.assertEqual(("own", 1), (*remembered - set(dead), len(remembered & set(dead))))

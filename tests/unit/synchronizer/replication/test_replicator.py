@@ -195,6 +195,29 @@ class TestResync(testtools.TestCase):
         self.assertEqual({"kept": 7}, self.replica.pools())
         self.assertNotEqual(old_epoch, self.replica.status.epoch)
 
+    def test_what_the_store_held_is_told_once_before_a_new_epoch_empties_it(self):
+        told = []
+
+        def tell(former):
+            told.append(former.namespace("pools").state("kept"))
+            raise ValueError("made for a test")
+
+        self.replica.replicator.tell_former(tell)
+        self.world.put("kept", 7)
+        self.replica.catch_up()
+        self.world.hub.faults.go_down()
+        self.replica.replicator.step()
+        self.world.hub.faults.come_up()
+        self.world.clock.pass_seconds(1)
+        self.replica.catch_up()
+        self.assertEqual([], told)
+        state = self.replica.store.snapshot().namespace("pools").state("kept")
+        self.world.hub.begin_epoch()
+        self.assertIs(StepOutcome.RESYNC, self.replica.replicator.step())
+        self._resynced_by("epoch changed")
+        self.assertEqual([state], told)
+        self.assertEqual({}, self.replica.pools())
+
     def test_a_truncated_history_drops_what_was_deleted_meanwhile(self):
         self.world.delete("gone")
         for number in range(30):
