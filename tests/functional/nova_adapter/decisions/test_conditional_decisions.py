@@ -118,8 +118,9 @@ class ConditionalDecisionsTest(ConditionalCase):
         self.assertEqual(3, self.chosen.shown)
 
     def test_so_is_one_for_servers_on_several_hosts(self) -> None:
+        # The memory of one host is for 32.
         with self.seen() as sent:
-            _uuids, chosen = self.select(servers=80)
+            _uuids, chosen = self.select(servers=40)
         self.assertEqual(["POST allocations*"], sent)
         self.assertEqual(set(self.nodes), {each[0].service_host for each in chosen})
 
