@@ -35,10 +35,13 @@ class ConditionalCase(test_memory_decisions.MemoryDecisionsCase):
     """Two hosts, each comparison due with each request unless a test says otherwise."""
 
     HOSTS = ((cloud.CELL1, "h1", 64, {}), (cloud.CELL2, "h2", 32, {}))
+    #: Who answers until a test says otherwise.
+    MODE = switched_placement.GUARDED
 
     def placement_client(self) -> report.SchedulerReportClient:
         self.placement = switched_placement.SwitchedPlacement()
         self.use(self.placement)
+        self.placement.mode = self.MODE
         self.operator = self.placement.client()
         return self.placement.client()
 
@@ -356,3 +359,22 @@ class ConditionalDecisionsTest(ConditionalCase):
 
         with fixtures.MonkeyPatch("urllib3.HTTPConnectionPool.urlopen", urlopen):
             yield
+
+
+class UnguardedDecisionsTest(ConditionalCase):
+    """No process of Placement has ever said that it compares."""
+
+    MODE = switched_placement.PLAIN
+
+    def test_nobody_is_asked_for_a_condition_ever(self) -> None:
+        self.assertTrue(self.placement.asked)
+        self.assertEqual([], [each for each in self.placement.asked if each.condition])
+        for _ in range(3):
+            with self.seen() as sent:
+                self.host_of()
+            self.assertEqual(["GET resource_providers", "POST allocations"], sent)
+        self.assertEqual(0, self.chosen.shown)
+
+
+class OlderGuardDecisionsTest(UnguardedDecisionsTest):
+    MODE = switched_placement.OLDER
