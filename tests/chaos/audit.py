@@ -96,7 +96,8 @@ def _broken(group: snapshot_module.Group, members: list[snapshot_module.Server])
     """How members break their group's policy; empty if they keep it."""
     hosts = collections.defaultdict(list)
     for member in members:
-        hosts[member.host].append(f"{member.name} ({member.vm_state}, {member.task_state})")
+        state = f"{member.name} {member.vm_state}, {member.task_state}"
+        hosts[member.host].append(f"{member.uuid} ({state})")
     if group.policy == "affinity":
         wrong = dict(hosts) if len(hosts) > 1 else {}
     else:

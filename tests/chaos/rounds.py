@@ -147,6 +147,7 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.abandoned),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unfreed),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.undone),
+            novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.untold),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -226,8 +227,8 @@ class Rounds:
         watched.note([audit.Finding(BROKEN_RUN, told, told) for told in failures], time.monotonic())
         answers = round_.answers(work, watched)
         calls = work.calls.seconds()
-        computes = self._logs.builds.left(), self._logs.computes.left()
-        found, novas = by_nova(watched.records(), *computes)
+        told_by = (self._logs.builds, self._logs.computes, self._logs.schedulers)
+        found, novas = by_nova(watched.records(), *(logs.left() for logs in told_by))
         return Outcome(
             seed=round_.seed,
             control_plane=shape.control_plane,
@@ -276,6 +277,7 @@ class NovasLogs:
     conductors: novas_own.ServiceLogs[novas_own.Abandoned]
     computes: novas_own.ServiceLogs[novas_own.Unfreed]
     builds: novas_own.ServiceLogs[novas_own.Undone]
+    schedulers: novas_own.ServiceLogs[novas_own.Untold]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -295,11 +297,13 @@ def by_nova(
     records: Iterable[ledger.Record],
     undone: Mapping[str, novas_own.Undone],
     unfreed: Mapping[str, novas_own.Unfreed],
+    untold: Mapping[str, novas_own.Untold],
 ) -> tuple[list[ledger.Record], dict[str, str]]:
     """Tell what is wrong from what only follows from servers that Nova took theirs from.
 
     A host may be crowded by no more than such servers that stand there, for Placement gave their
     room to others. A server that was built elsewhere may hold what its first host did not free.
+    A group whose member nobody could be told of is Nova's to look at while it is built.
 
     :returns: what is left, and lines of logs by the subject of what is not
     """
@@ -312,6 +316,11 @@ def by_nova(
         if record.kind == audit.MISPLACED and record.subject in unfreed:
             novas[record.subject] = unfreed[record.subject].line
             continue
+        if record.kind == audit.GROUP_LATE:
+            alone = [each.line for each in untold.values() if each.server in record.detail]
+            if alone:
+                novas[record.subject] = alone[0]
+                continue
         if record.kind == audit.CROWDED:
             there = [each.line for each in undone.values() if each.server in record.detail]
             if record.excess <= len(there):

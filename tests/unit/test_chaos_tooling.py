@@ -573,6 +573,7 @@ def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> r
         novas_own.ServiceLogs(conductors, novas_own.abandoned),
         novas_own.ServiceLogs(computes, novas_own.unfreed),
         novas_own.ServiceLogs(computes, novas_own.undone),
+        novas_own.ServiceLogs((), novas_own.untold),
     )
 
 
@@ -748,8 +749,25 @@ class UndoneTest(unittest.TestCase):
             record(audit.CROWDED, "host4", 1, f"{_SECOND} (b active, None)"),
             record(audit.OVER_COMMIT, "host5 VCPU", 1, there),
         ]
-        found, novas = rounds.by_nova([*excused, *left], undone, {})
+        found, novas = rounds.by_nova([*excused, *left], undone, {}, {})
         self.assertEqual((left, {_FIRST, "host5"}), (found, set(novas)))
+
+    def test_a_group_is_novas_to_look_at_only_where_a_member_was_told_nobody_of(self) -> None:
+        line = (
+            "2026-11-27 06:30:01.000 77 WARNING nova_nodb_scheduler.nova_adapter.claims."
+            f"unjudged_claims [None req-1 user project - - default default] Server {_FIRST} of "
+            f"group {_THIRD} goes to node {_THIRD} and nobody can be told: nova-compute's own look"
+        )
+        untold = novas_own.untold(["something else", line])
+        together = f"anti-affinity g: {_FIRST} (a building, None), {_SECOND} (b building, None)"
+        others = f"anti-affinity h: {_SECOND} (b building, None), {_THIRD} (c building, None)"
+        records = [
+            ledger.Record(audit.GROUP_LATE, "g", together, 1.0, 2.0),
+            ledger.Record(audit.GROUP_LATE, "h", others, 1.0, 2.0),
+            ledger.Record(audit.GROUP, "g", together, 1.0, 2.0),
+        ]
+        left, novas = rounds.by_nova(records, {}, {}, untold)
+        self.assertEqual((records[1:], {"g": line}), (left, novas))
 
     def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
         cloud = Cloud()
@@ -817,7 +835,7 @@ class UnfreedTest(unittest.TestCase):
             ledger.Record(audit.MISPLACED, server, "is active on host6, allocated on two", 1.0, 2.0)
             for server in (_FIRST, _SECOND)
         ]
-        left, novas = rounds.by_nova(elsewhere, {}, found)
+        left, novas = rounds.by_nova(elsewhere, {}, found, {})
         self.assertEqual([_SECOND], [record.subject for record in left])
         self.assertEqual({_FIRST}, set(novas))
 

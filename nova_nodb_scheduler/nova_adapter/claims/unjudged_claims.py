@@ -368,7 +368,14 @@ class UnjudgedClaims:
         """
         if self._notes is None or not move.group_uuid:
             return None
-        return self._notes.note(move)
+        noted = self._notes.note(move)
+        if noted is None:
+            LOG.warning(
+                "Server %(server)s of group %(group)s goes to node %(node)s and nobody can be "
+                "told: nova-compute's own look at the group's policy is left.",
+                {"server": move.consumer, "group": move.group_uuid, "node": move.host},
+            )
+        return noted
 
     def _confirmed(
         self,

@@ -30,6 +30,9 @@ by now, and fails at the server itself, whose host has changed: it is built with
 Or: a build that its deletion ends takes the allocation, and the deletion itself is lost with a
 conductor or its database. In each a nova-compute says that it deleted the allocation, and no code
 of the plugin runs in it.
+
+Members of strict groups that a scheduler placed as it was cut off from the back end: it says so,
+and what keeps the policy then is what keeps it in stock, nova-compute's own look as it builds.
 """
 
 import collections
@@ -79,6 +82,9 @@ _NOT_FREED = re.compile(
     rf"|Unable to delete allocation for instance (?P<failed>{_UUID})"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
+_UNTOLD = re.compile(
+    rf"Server (?P<server>{_UUID}) of group {_UUID} goes to node {_UUID} and nobody can be told"
+)
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
 
 
@@ -222,6 +228,23 @@ def undone(lines: Iterable[str]) -> dict[str, Undone]:
     return {each["server"]: Undone(each["server"], each.string.strip()) for each in taken}
 
 
+@attrs.frozen
+class Untold:
+    """A member of a group that its scheduler could tell nobody of.
+
+    :param line: of its log
+    """
+
+    server: str
+    line: str
+
+
+def untold(lines: Iterable[str]) -> dict[str, Untold]:
+    """Return the members that nobody was told of by a scheduler's log, by server."""
+    alone = filter(None, map(_UNTOLD.search, lines))
+    return {each["server"]: Untold(each["server"], each.string.strip()) for each in alone}
+
+
 def failed_builds(lines: Iterable[str]) -> dict[str, str]:
     """Return the servers whose nova-compute gave up building them, with the line that says so.
 
@@ -236,7 +259,8 @@ class ServiceLogs(Generic[_Left]):
     """Reads what services wrote since this was made; one thread.
 
     :param logs: one that is not there yet is read from its begin
-    :param find: :func:`abandoned` for conductors, the others for nova-computes
+    :param find: :func:`abandoned` for conductors, :func:`untold` for schedulers, the others for
+        nova-computes
     """
 
     def __init__(

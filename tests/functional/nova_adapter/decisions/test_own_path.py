@@ -158,6 +158,20 @@ class OwnPathTest(OwnPathCase):
         self.assertNotEqual(first, chosen[0][0].service_host)
         self.assertEqual(self.nodes[first].vcpus, self.used(first)["VCPU"])
 
+    def test_a_member_that_nobody_can_be_told_of_is_said(self):
+        with (
+            mock.patch.object(
+                self.runtime.decisions.placement_mirror, "refusal", lambda: "claims unavailable"
+            ),
+            self.assertLogs(unjudged_claims.LOG, "WARNING") as logged,
+        ):
+            self.hub.faults.go_down()
+            try:
+                [server], _chosen = self.select_without_beat(instance_group=self.group("affinity"))
+            finally:
+                self.hub.faults.come_up()
+        self.assertIn(f"Server {server} of group", logged.output[-1])
+
     def select_without_beat(self, **fields: Any) -> Any:
         with mock.patch.object(self, "beat", lambda: None):
             return self.select(**fields)
