@@ -54,7 +54,8 @@ service writes is missed for this long at most. Where servers are spread over
 many hosts that is one request a decision, about 5 ms of Placement's CPU. Raise
 it to spare Placement these; or, with many decisions a second, lower
 ``mirror_sweep_interval_seconds`` to half of it: then sweeps compare all trees
-in time, and decisions ask nothing. 0 compares at each decision.
+in time, and decisions ask nothing. 0 compares at each decision. A Placement that
+is guarded compares as it writes: then no decision asks, unless something changed.
 """,
     ),
     cfg.FloatOpt(

@@ -86,6 +86,11 @@ _MIRROR: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_mirror_chosen_changed",
         "Chosen hosts whose provider trees had changed in Placement when they were compared",
     ),
+    "chosen_shown": (
+        _COUNTER,
+        "nodb_mirror_chosen_at_write",
+        "Chosen hosts whose provider trees a guarded Placement found unchanged as it wrote",
+    ),
     "failures": (
         _COUNTER,
         "nodb_mirror_failures",

@@ -24,6 +24,12 @@ becomes Placement's own refusal for an update at the same time.
 
 SQLite has no such locks. There the first statement writes what is there, which
 takes the lock of the database.
+
+A request may name provider trees for which it chose its allocations, by their
+generations (:mod:`.tree_conditions`). They are compared behind the locks, again in
+each try: who changes what a locked provider has raises its generation in the same
+transaction, before this one or after it. Other members of a tree are not locked:
+one that changes meanwhile changes after.
 """
 
 from __future__ import annotations
@@ -41,7 +47,12 @@ from placement.objects import allocation as alloc_obj
 from placement.objects import consumer as consumer_obj
 from placement.objects import resource_provider as rp_obj
 
-from nova_nodb_scheduler.placement_adapter import database_conflicts, requested_consumers
+from nova_nodb_scheduler import tree_conditions
+from nova_nodb_scheduler.placement_adapter import (
+    database_conflicts,
+    requested_consumers,
+    requested_trees,
+)
 
 #: A write that took longer is not tried again: who waits for a lock for InnoDB's 50 seconds
 #: would wait as often as Placement tries, and its client has gone.
@@ -64,6 +75,12 @@ _DELETE_IN_ORDER = sa.text(
 _reshaping: contextvars.ContextVar[bool] = contextvars.ContextVar("reshaping", default=False)
 
 
+class TreesDiffer(exception.ConcurrentUpdateDetected):  # type: ignore[misc]
+    """A tree is not what a request took it for: Placement's own refusal, never tried again."""
+
+    msg_fmt = "Provider trees are not what the request names: %(roots)s"
+
+
 # -- in the places of functions of placement.objects ----------------------------------
 
 
@@ -74,6 +91,7 @@ def replace_all(context: Any, alloc_list: list[Any]) -> None:
     of its own: that of the caller has not begun, for it has sent no statement.
 
     :raises ResourceProviderConcurrentUpdateDetected: of Placement, after the last try
+    :raises TreesDiffer: at once
     """
     if _reshaping.get():
         alloc_obj._set_allocations(context, alloc_list)
@@ -140,6 +158,7 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
     Each step is one statement, or as many as Placement has for the step whatever
     the number of consumers.
 
+    :raises TreesDiffer: where one is not what the request took it for
     :raises ConcurrentUpdateDetected: of Placement, for a consumer's generation
     :raises InvalidInventory: of Placement, where there is no room, and what is below it
     """
@@ -148,6 +167,7 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
     # Those whose generation was compared with the request's, not what was read since.
     consumers.update({name: requested[name].consumer for name in consumers if name in requested})
     generations = _lock_providers(context, {each.resource_provider.id for each in allocs})
+    _compare_trees(context)
     granted: Mapping[str, Any] = {}
     if allocs:
         before = _usage_before(context, allocs)
@@ -209,6 +229,54 @@ def _lock_providers(context: Any, ids: Iterable[int]) -> dict[int, int]:
         .with_for_update(key_share=True)
     )
     return {row.id: row.generation for row in session.execute(query)}
+
+
+def _compare_trees(context: Any) -> None:
+    """Compare the trees that the request names, if it names any; by one statement.
+
+    :raises TreesDiffer: where one is not as it says, or is gone
+    """
+    asked = requested_trees.of_request()
+    if asked is None or _reshaping.get():
+        return
+    roots = _PROVIDERS.alias("root")
+    columns = _PROVIDERS.c
+    query = (
+        sa.select(
+            columns.id,
+            columns.uuid,
+            columns.generation,
+            columns.parent_provider_id,
+            columns.root_provider_id,
+        )
+        .select_from(_PROVIDERS.join(roots, columns.root_provider_id == roots.c.id))
+        .where(roots.c.uuid.in_(list(asked.marks)))
+    )
+    trees: dict[int, list[Any]] = collections.defaultdict(list)
+    uuids: dict[int, str] = {}
+    for row in context.session.execute(query):
+        trees[row.root_provider_id].append(row)
+        uuids[row.id] = row.uuid
+    found = {uuids[root]: _mark(root, rows, uuids) for root, rows in trees.items() if root in uuids}
+    asked.differing = frozenset(
+        root for root, mark in asked.marks.items() if found.get(root) != mark
+    )
+    if asked.differing:
+        raise TreesDiffer(roots=", ".join(sorted(asked.differing)))
+
+
+def _mark(root: int, rows: Iterable[Any], uuids: Mapping[int, str]) -> str:
+    own = next(each for each in rows if each.id == root)
+    return tree_conditions.mark(
+        own.generation,
+        (
+            tree_conditions.TreeMember(
+                each.uuid, uuids.get(each.parent_provider_id), each.generation
+            )
+            for each in rows
+            if each.id != root
+        ),
+    )
 
 
 def _usage_before(context: Any, allocs: Sequence[Any]) -> tuple[Any, ...]:

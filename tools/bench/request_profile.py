@@ -3,7 +3,7 @@
 on the machine moves, and CPU time.
 
 usage: python -m tools.bench.request_profile --state DIRECTORY [--hosts N] [--requests N]
-    [--claims on|off] [--batch-window S] [--threads N] [--top N]
+    [--claims on|off] [--batch-window S] [--threads N] [--top N] [--guarded]
 
 The data are those of tools/bench.sh (``--populate-only`` makes them), with few heartbeats and
 reports beside the requests. The scheduler runs in this process; what it allocated is deleted at the
@@ -163,9 +163,12 @@ def main() -> int:
     add("--threads", type=int, default=0, help="measure throughput, too, with so many threads")
     add("--seconds", type=float, default=10.0, help="of the throughput (%(default)s)")
     add("--top", type=int, default=0, help="print so many functions of cProfile")
+    add("--guarded", action="store_true", help="Placement's application is the plugin's")
     add("--keep", action="store_true", help="leave the servers running")
     given = parser.parse_args()
-    running = servers.Servers(given.state.absolute(), pathlib.Path(sys.prefix))
+    running = servers.Servers(
+        given.state.absolute(), pathlib.Path(sys.prefix), guarded=given.guarded
+    )
     try:
         running.start_mariadb()
         databases.create_store_schema(running.settings, given.hosts)

@@ -427,7 +427,11 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - whatever keystoneauth raises
             # It is for those who want it, so not knowing of it is nobody's failure.
             return upgradecheck.Result(Code.SUCCESS, _sentence(f"{NOT_KNOWN}: {guard.said(error)}"))
-        return judgements.result(judgements.judge_guard(guard_header.is_in(headers)))
+        return judgements.result(
+            judgements.judge_guard(
+                guard_header.is_in(headers), guard_header.knows_conditions(headers)
+            )
+        )
 
     def _unknown(self) -> upgradecheck.Result:
         return upgradecheck.Result(Code.FAILURE, f"{NOT_KNOWN} while the back end cannot be read.")

@@ -365,12 +365,21 @@ def judge_mirror(
     )
 
 
-def judge_guard(guarded: bool) -> Iterator[Judgement]:
-    """Say whether the Placement that answered is guarded, which is for its operator to want."""
+def judge_guard(guarded: bool, compares: bool) -> Iterator[Judgement]:
+    """Say whether the Placement that answered is guarded, which is for its operator to want.
+
+    :param compares: it compares chosen hosts as it writes, as releases of the guard since do
+    """
     if guarded:
+        how = (
+            "Schedulers have it compare the hosts they chose as it writes."
+            if compares
+            else "Its release of the plugin does not compare the hosts that schedulers chose as "
+            "it writes: they ask it before."
+        )
         yield success(
             "The Placement that answered locks the providers it writes allocations of: writers "
-            "that race do not over-commit. See that all of its processes are started so."
+            f"that race do not over-commit. {how} See that all of its processes are started so."
         )
     else:
         yield success(

@@ -25,6 +25,11 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 
 LOG = logging.getLogger(__name__)
 
+_CHANGED = placing.AllocationOutcome(placing.AllocationResult.PLAN_AGAIN, "changed in Placement")
+_LEFT = placing.AllocationOutcome(
+    placing.AllocationResult.GIVEN_UP, "changed in Placement, and not known to be taken back"
+)
+
 
 @attrs.frozen
 class AllocationAccess:
@@ -87,6 +92,9 @@ class RequestAllocations:
         self._may_come: set[tuple[str, str]] = set()
         #: Hosts of which Placement said that they are not what the plan took them for.
         self._misjudged: set[str] = set()
+        #: Servers whose trees are to be compared behind the write: they differed as it was
+        #: to be made, or nobody said that they were compared.
+        self._uncompared: set[str] = set()
 
     def write(
         self, wanted: Sequence[chosen_hosts.WantedClaim], deadline: float
@@ -103,18 +111,16 @@ class RequestAllocations:
         # Another host's would be added to it.
         self.end_left(deadline)
         roots = {each.chosen.uuid for each in wanted}
+        condition = self._condition(wanted)
+        if condition is not None:
+            roots -= condition.wanted.keys()
         behind = self._chosen_trees.behind(roots, self._planned_on())
-        found = {
-            each.consumer: placing.AllocationOutcome(
-                placing.AllocationResult.PLAN_AGAIN, "changed in Placement"
-            )
-            for each in wanted
-            if each.chosen.uuid in behind
-        }
+        found = {each.consumer: _CHANGED for each in wanted if each.chosen.uuid in behind}
         wanted = [each for each in wanted if each.consumer not in found]
         try:
             self._misjudged.clear()
-            self._write(wanted, deadline, found)
+            self._write(wanted, deadline, found, condition)
+            self._compare_behind(wanted, deadline, found)
             self._look_at_misjudged(wanted, found)
             for each in wanted:
                 if _stands(found[each.consumer]) and self._is_verified(each):
@@ -199,12 +205,61 @@ class RequestAllocations:
                 consumer_uuid=consumer, error="an allocation may be left"
             )
 
-    def _write(
+    def _condition(
+        self, wanted: Sequence[chosen_hosts.WantedClaim]
+    ) -> chosen_trees.TreeCondition | None:
+        """Return which trees Placement is to compare as it writes; None for none."""
+        if not self._writer.takes_conditions() or any(each.moves for each in wanted):
+            return None
+        # The writer tells by the providers that are written to whose trees they are.
+        roots = {each.chosen.uuid for each in wanted if self._is_on_root(each)}
+        return self._chosen_trees.condition(roots, self._planned_on())
+
+    @staticmethod
+    def _is_on_root(wanted: chosen_hosts.WantedClaim) -> bool:
+        return wanted.chosen.uuid in wanted.chosen.allocation_requests[0]["allocations"]
+
+    def _compare_behind(
         self,
         wanted: Sequence[chosen_hosts.WantedClaim],
         deadline: float,
         found: dict[str, placing.AllocationOutcome],
     ) -> None:
+        """Compare the trees that were not compared as they were written to, or differed then.
+
+        Who was written to a tree of which more than allocations differs goes from there;
+        who was not, for allocations alone, is written after all.
+
+        :raises PlacementUnanswered: see :meth:`write`, as of what is below
+        """
+        late = [each for each in wanted if each.consumer in self._uncompared]
+        if not late:
+            return
+        roots = {each.chosen.uuid for each in late}
+        behind = self._chosen_trees.behind(roots, self._planned_on(), anew=True)
+        back = [e for e in late if e.chosen.uuid in behind and _stands(found[e.consumer])]
+        if back:
+            self.remove(back, deadline)
+            for each in back:
+                # Should it be left, the next host's would be added to it.
+                found[each.consumer] = _LEFT if each.consumer in self._left else _CHANGED
+        again = [
+            e
+            for e in late
+            if e.chosen.uuid not in behind
+            and found[e.consumer].result is placing.AllocationResult.PLAN_AGAIN
+        ]
+        if again:
+            self._write(again, deadline, found)
+
+    def _write(
+        self,
+        wanted: Sequence[chosen_hosts.WantedClaim],
+        deadline: float,
+        found: dict[str, placing.AllocationOutcome],
+        condition: chosen_trees.TreeCondition | None = None,
+    ) -> None:
+        self._uncompared.clear()
         new = [each for each in wanted if not each.moves]
         if new:
             written = self._writer.write(
@@ -212,10 +267,13 @@ class RequestAllocations:
                 deadline,
                 divisible=True,
                 request_id=getattr(self._context, "global_id", None),
+                condition=condition,
             )
             # First all that is certain, for what follows may raise.
             for each in sorted(new, key=lambda one: not _is_written(written[one.consumer])):
                 outcome = written[each.consumer]
+                if condition is not None and not _is_compared(outcome):
+                    self._uncompared.add(each.consumer)
                 result = self._judge(each, outcome, deadline)
                 found[each.consumer] = placing.AllocationOutcome(result, _reason(outcome))
         else:
@@ -310,6 +368,8 @@ class RequestAllocations:
             if outcome.was_repeated:
                 self._doubt([wanted])
             return placing.AllocationResult.WRITTEN
+        if isinstance(outcome, placement_replies.TreeChanged):
+            return placing.AllocationResult.PLAN_AGAIN
         if isinstance(outcome, placement_replies.ConsumerExists):
             # It was thought to be new; it is not.
             return self._as_nova_does(wanted)
@@ -418,11 +478,23 @@ def _is_written(outcome: placement_replies.WriteOutcome) -> bool:
     return isinstance(outcome, placement_replies.AllocationWritten)
 
 
+def _is_compared(outcome: placement_replies.WriteOutcome) -> bool:
+    """Say whether a tree need not be compared behind a conditional write.
+
+    Of a server that turned out not to be new, what Nova then writes has no condition.
+    """
+    if isinstance(outcome, placement_replies.AllocationWritten):
+        return outcome.was_compared
+    return not isinstance(outcome, placement_replies.TreeChanged | placement_replies.ConsumerExists)
+
+
 def _reason(outcome: placement_replies.WriteOutcome) -> str:
     """Say in a few words why a host was not claimed."""
     if isinstance(outcome, placement_replies.ProviderFull):
         what = f" of {outcome.resource_class}" if outcome.resource_class else ""
         return f"full{what}" if outcome.by_capacity else f"{outcome.text[:200]}{what}"
+    if isinstance(outcome, placement_replies.TreeChanged):
+        return _CHANGED.why
     if isinstance(outcome, placement_replies.GenerationConflict):
         return "conflict: others kept writing to it"
     if isinstance(outcome, placement_replies.WithdrawnWithOthers):

@@ -118,9 +118,14 @@ class Pattern:
         tracing = keystone_session.osprofiler_web
         return not (tracing and tracing.get_trace_id_headers())
 
-    def with_body(self, body: bytes, request_id: str | None) -> Send:
-        """Return what sends it with another body; nothing is sent yet. See :meth:`at_path`."""
-        headers = {**self.headers, "Content-Length": str(len(body))}
+    def with_body(
+        self, body: bytes, request_id: str | None, more: Mapping[str, str] | None = None
+    ) -> Send:
+        """Return what sends it with another body; nothing is sent yet. See :meth:`at_path`.
+
+        :param more: headers beside those that keystoneauth sent
+        """
+        headers = {**self.headers, "Content-Length": str(len(body)), **(more or {})}
         if request_id is not None:
             headers[REQUEST_ID] = request_id
         return self._sending(self.target, headers, body)
@@ -300,6 +305,17 @@ class Repeater:
             if not is_keystoneauths(response):
                 return response
         return self._send_anew(client, anew, learnt)
+
+    def is_ready(self) -> bool:
+        """Say whether the next request will be a repeated one, for all that is known; no I/O."""
+        pattern = self._pattern
+        if pattern is None:
+            return False
+        try:
+            own = own_client(self._client(), self._method)
+            return pattern.is_usable(own, self._clock())
+        except Exception:  # noqa: BLE001 - told of where it is sent
+            return False
 
     def _repeating(
         self, client: Any, pattern: Pattern | None, again: Callable[[Pattern], Send | None]

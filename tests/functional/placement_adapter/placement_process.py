@@ -66,8 +66,16 @@ class Application:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._application = guard_header.added_to(deploy.loadapp(conf))
 
-    def call(self, method: str, path: str, body: Any = None, version: str = VERSION) -> Answer:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        version: str = VERSION,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         request = webob.Request.blank(path, method=method)
+        request.headers.update(headers or {})
         request.headers["X-Auth-Token"] = "admin"
         request.headers["X-Roles"] = "admin,member,reader,service"
         request.headers["OpenStack-API-Version"] = f"placement {version}"

@@ -15,6 +15,9 @@ A lost answer is the difficult one: the write may be there, or come yet. The
 consumers are read; what is equal was written. What is absent is sent again, with
 generation null still: should the first write arrive after all, Placement refuses
 the second, and the consumers are read again.
+
+Which trees a guarded Placement compares as it writes, and what is believed of its
+answer: :mod:`.conditional_writes`.
 """
 
 from __future__ import annotations
@@ -31,8 +34,10 @@ import attrs
 from oslo_log import log
 
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    conditional_writes,
     placement_calls,
     placement_replies,
+    shared_calls,
 )
 
 _MIN_PAUSE_SECONDS = 0.01
@@ -182,7 +187,7 @@ class _Piece:
         what was sent before and may be carried out after it.
         """
         if isinstance(found, placement_replies.AllocationWritten):
-            return placement_replies.AllocationWritten(self.was_repeated)
+            return attrs.evolve(found, was_repeated=self.was_repeated)
         if not self.unsure or isinstance(found, placement_replies.UnknownOutcome):
             return found
         why = getattr(found, "text", "") or "withdrawn with others"
@@ -194,12 +199,13 @@ class AllocationWrite:
     """One request's write of allocations to Placement; made for one call."""
 
     _posts: placement_calls.AllocationCalls
-    _batcher: placement_calls.CallBatcher[placement_calls.RequestPart, placement_replies.Reply]
+    _batcher: placement_calls.CallBatcher[shared_calls.RequestPart, placement_replies.Reply]
     _reading: ReadBack
+    _condition: conditional_writes.WriteCondition | None = None
     _outcomes: dict[str, placement_replies.WriteOutcome] = attrs.field(init=False, factory=dict)
     _pieces: collections.deque[_Piece] = attrs.field(init=False, factory=collections.deque)
-    _limits: placement_calls.RefusedAmounts = attrs.field(
-        init=False, factory=placement_calls.RefusedAmounts
+    _limits: shared_calls.RefusedAmounts = attrs.field(
+        init=False, factory=shared_calls.RefusedAmounts
     )
     _divisible: bool = attrs.field(init=False, default=False)
 
@@ -217,7 +223,9 @@ class AllocationWrite:
         return self._outcomes
 
     def _send(self, piece: _Piece) -> None:
-        part = placement_calls.RequestPart(piece.servers, self._reading.request_id)
+        # Behind a lost answer it is not sent: what came through may have moved the generations.
+        condition = None if piece.unsure else self._condition
+        part = shared_calls.RequestPart(piece.servers, self._reading.request_id, condition)
         reply: placement_replies.Reply | None = self._limits.refusal([part])
         if reply is None:
             try:
@@ -243,12 +251,15 @@ class AllocationWrite:
         piece.alone = piece.attempts > 1 or not isinstance(reply, placement_replies.Contended)
         match reply:
             case placement_replies.DoneReply():
-                self._settle(piece, placement_replies.AllocationWritten())
+                compared = condition is self._condition and reply.compared
+                self._settle(piece, placement_replies.AllocationWritten(was_compared=compared))
             case placement_replies.RefusedReply():
                 self._refused(piece, reply.provider, self._full(reply))
             case placement_replies.NoProvider():
                 full = placement_replies.ProviderFull(reply.provider, None, False, reply.text)
                 self._refused(piece, reply.provider, full)
+            case placement_replies.DifferingTrees():
+                self._differing(piece, reply)
             case placement_replies.Contended():
                 self._again(piece, placement_replies.GenerationConflict(reply.text))
             case placement_replies.ConsumerConflict():
@@ -277,15 +288,25 @@ class AllocationWrite:
     ) -> None:
         """Find the servers that do not fit."""
         touching = [s for s in piece.servers if provider is None or s.touches(provider)]
-        if len(piece.servers) == 1 or not touching:
-            touching = list(piece.servers)
-        others = [server for server in piece.servers if server not in touching]
+        self._halve(self._without_others(piece, touching), full)
+
+    def _differing(self, piece: _Piece, reply: placement_replies.DifferingTrees) -> None:
+        touching = [s for s in piece.servers if any(s.touches(root) for root in reply.roots)]
+        self._settle(
+            self._without_others(piece, touching), placement_replies.TreeChanged(reply.text)
+        )
+
+    def _without_others(self, piece: _Piece, refused: list[placement_replies.NewServer]) -> _Piece:
+        """Return what of a piece is refused; the others, who do not touch it, are written next."""
+        if len(piece.servers) == 1 or not refused:
+            return piece
+        others = [server for server in piece.servers if server not in refused]
         if others and self._divisible:
             self._pieces.append(piece.only(others))
         elif others:
             # No need to write what would be taken back.
             self._settle(piece.only(others), placement_replies.WithdrawnWithOthers())
-        self._halve(piece.only(touching), full)
+        return piece.only(refused)
 
     def _bad(self, piece: _Piece, rejected: placement_replies.AllocationRejected) -> None:
         if rejected.status is None:
@@ -377,7 +398,9 @@ class AllocationWrite:
                     absent = list(piece.servers)
                     break
             elif held.amounts == server.amounts:
-                self._settle(piece.only([server]), placement_replies.AllocationWritten())
+                # Whoever wrote it, nobody said that he compared.
+                written = placement_replies.AllocationWritten(was_compared=self._condition is None)
+                self._settle(piece.only([server]), written)
             else:
                 self._outcomes[server.consumer] = placement_replies.ConsumerExists(why)
         if not absent:
@@ -421,9 +444,9 @@ class AllocationWriter:
     ) -> None:
         self._posting = placement_calls.AllocationCalls(client)
         self._batcher: placement_calls.CallBatcher[
-            placement_calls.RequestPart, placement_replies.Reply
+            shared_calls.RequestPart, placement_replies.Reply
         ] = placement_calls.CallBatcher(
-            functools.partial(placement_calls.write_batch, self._posting.post),
+            functools.partial(shared_calls.write_batch, self._posting.post),
             window_seconds=batch_window_seconds,
             max_size=max_batch_consumers,
             max_calls=max_calls,
@@ -435,6 +458,13 @@ class AllocationWriter:
     def calls(self) -> Mapping[str, int]:
         """HTTP calls so far, by kind: post, get, empty."""
         return dict(self._posting.calls)
+
+    def takes_conditions(self) -> bool:
+        """Say whether Placement would compare trees as it writes, for all that is known; no I/O.
+
+        Where it turns out not to have, the outcome says so.
+        """
+        return self._posting.takes_conditions()
 
     def coming(self) -> contextlib.AbstractContextManager[None]:
         """Say that this thread decides a request, and will probably write.
@@ -455,6 +485,7 @@ class AllocationWriter:
         *,
         divisible: bool = False,
         request_id: str | None = None,
+        condition: conditional_writes.WriteCondition | None = None,
     ) -> dict[str, placement_replies.WriteOutcome]:
         """Write the allocations of one request's servers.
 
@@ -465,13 +496,14 @@ class AllocationWriter:
         :param divisible: servers stay written though others of the request
             cannot be; else all are written or none
         :param request_id: of the request, for Placement's log
+        :param condition: trees for which it is written; those that differ are not written to
         :return: an outcome for each consumer
         :raises ValueError: a consumer is named twice
         """
         if len({server.consumer for server in servers}) < len(servers):
             raise ValueError("A consumer is named twice in one request; give each server once.")
         reading = ReadBack(self._posting, self._pauses, deadline, request_id)
-        running = AllocationWrite(self._posting, self._batcher, reading)
+        running = AllocationWrite(self._posting, self._batcher, reading, condition)
         return running.write(tuple(servers), divisible=divisible)
 
     def patiently(self, done: Callable[[], bool], deadline: float) -> bool:
@@ -509,7 +541,7 @@ class AllocationWriter:
         return undo(self._posting, reading, servers, unsure=unsure)
 
 
-def _touches(part: placement_calls.RequestPart) -> frozenset[str]:
+def _touches(part: shared_calls.RequestPart) -> frozenset[str]:
     """Return the providers and consumers of a part."""
     providers = (name for server in part.servers for name in server.request["allocations"])
     return frozenset(providers).union(server.consumer for server in part.servers)

@@ -9,11 +9,6 @@ threads that wait, one leads. It takes what is queued, makes the call, hands out
 and goes; the next one that still waits leads then. A lone caller never waits; one that others
 are known to follow waits for them, for a bounded time. Several calls may be under way at once,
 but only for work that has nothing in common.
-
-Placement's refusal holds for the whole call. It names a provider, though, in its
-text: requests that do not touch it are written at once, the others are halved
-until each has an answer of its own. Nothing here pauses or tries again: a request
-that needs that does it in its own thread.
 """
 
 from __future__ import annotations
@@ -30,8 +25,12 @@ import attrs
 import orjson
 from keystoneauth1 import exceptions as keystone
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
-from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    conditional_writes,
+    placement_replies,
+)
 from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
 
 LOG = logging.getLogger(__name__)
@@ -66,25 +65,53 @@ class PostSender:
     def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._repeater = repeated_requests.Repeater(lambda: client, "post", _ORDINARY, clock)
         self._clock = clock
+        self._trust = conditional_writes.ConditionTrust(clock)
 
     @property
     def repeated(self) -> int:
         """See :class:`.repeated_requests.Repeater`."""
         return self._repeater.repeated
 
+    def takes_conditions(self) -> bool:
+        """Say whether a condition would be sent and judged, for all that is known; no I/O.
+
+        Nova's report client passes no headers on: what keystoneauth is to send has none.
+        """
+        return self._trust.holds() and self._repeater.is_ready()
+
     def post(
-        self, path: str, data: Mapping[str, Any], *, version: str, request_id: str | None
+        self,
+        path: str,
+        data: Mapping[str, Any],
+        *,
+        version: str,
+        request_id: str | None,
+        marks: conditional_writes.Marks | None = None,
     ) -> Any:
         """Send a POST, and return the answer, with ``status_code``, ``text`` and ``json()``.
 
+        :param marks: trees that Placement is to compare; whether it did its answer says
         :raises ClientException: of keystoneauth1
         """
         key = path, version
+        more = {tree_conditions.REQUEST: tree_conditions.requested(marks)} if marks else None
+        response = self._send(key, data, request_id, more)
+        self._trust.note(response, is_conditional=bool(marks))
+        return response
+
+    def _send(
+        self,
+        key: tuple[str, str],
+        data: Mapping[str, Any],
+        request_id: str | None,
+        more: Mapping[str, str] | None,
+    ) -> Any:
+        path, version = key
 
         def again(pattern: repeated_requests.Pattern) -> repeated_requests.Send | None:
             if pattern.key != key:
                 return None
-            return pattern.with_body(orjson.dumps(data), request_id)
+            return pattern.with_body(orjson.dumps(data), request_id, more)
 
         def anew(client: Any) -> Any:
             return client.post(path, data, version=version, global_request_id=request_id)
@@ -140,12 +167,24 @@ class AllocationCalls:
         #: Calls by kind: post, get, empty.
         self.calls: collections.Counter[str] = collections.Counter()
 
+    def takes_conditions(self) -> bool:
+        """See :meth:`PostSender.takes_conditions`."""
+        return self._sender.takes_conditions()
+
     def post(
-        self, servers: Sequence[placement_replies.NewServer], request_id: str | None = None
+        self,
+        servers: Sequence[placement_replies.NewServer],
+        request_id: str | None = None,
+        marks: conditional_writes.Marks | None = None,
     ) -> placement_replies.Reply:
-        """Write the allocations of servers, all or none."""
+        """Write the allocations of servers, all or none.
+
+        :param marks: trees to be compared as it is written; the reply says if they were
+        """
         data = {server.consumer: self._payload(server) for server in servers}
-        reply = self._post("post", data, request_id)
+        if marks and not self.takes_conditions():
+            marks = None
+        reply = self._post("post", data, request_id, marks)
         if isinstance(reply, placement_replies.NoProvider):
             self.left_behind(server.consumer for server in servers)
         elif isinstance(reply, placement_replies.DoneReply) and self._left:
@@ -224,11 +263,17 @@ class AllocationCalls:
             return _unknown(error)
 
     def _post(
-        self, kind: str, data: Mapping[str, Any], request_id: str | None
+        self,
+        kind: str,
+        data: Mapping[str, Any],
+        request_id: str | None,
+        marks: conditional_writes.Marks | None = None,
     ) -> placement_replies.Reply:
         self._count(kind)
         try:
-            response = self._sender.post(_URL, data, version=_MICROVERSION, request_id=request_id)
+            response = self._sender.post(
+                _URL, data, version=_MICROVERSION, request_id=request_id, marks=marks
+            )
         except keystone.ClientException as error:
             if isinstance(error, keystone.EndpointNotFound):
                 self._read_catalogue_again()
@@ -257,140 +302,6 @@ class AllocationCalls:
 
 def _unknown(error: Exception) -> placement_replies.Reply:
     return placement_replies.LostReply(f"{type(error).__name__}: {error}", strange=True)
-
-
-@attrs.frozen(eq=False)
-class RequestPart:
-    """Servers of one request, written all or none.
-
-    :param request_id: of the request, for Placement's log
-    """
-
-    servers: tuple[placement_replies.NewServer, ...]
-    request_id: str | None = None
-
-    def touches(self, provider: str) -> bool:
-        return any(server.touches(provider) for server in self.servers)
-
-
-Post = Callable[[Sequence[placement_replies.NewServer], str | None], placement_replies.Reply]
-
-
-class RefusedAmounts:
-    """What Placement refused during one write: as much or more will not fit either.
-
-    Saves the calls whose answer is known. Somebody may free room meanwhile:
-    then the answer is a moment old, as an answer always is.
-    """
-
-    def __init__(self) -> None:
-        self._least: dict[tuple[str, str], int] = {}
-
-    def note(self, parts: Sequence[RequestPart], reply: placement_replies.Reply) -> None:
-        """Remember a refusal of parts that were sent in one call."""
-        if not isinstance(reply, placement_replies.RefusedReply) or not reply.by_capacity:
-            return
-        if reply.provider and reply.resource_class:
-            key = (reply.provider, reply.resource_class)
-            wanted = _amount(parts, *key)
-            self._least[key] = min(wanted, self._least.get(key, wanted))
-
-    def refusal(self, parts: Sequence[RequestPart]) -> placement_replies.RefusedReply | None:
-        """Return the answer that parts would get; None if it is not known."""
-        for (provider, name), least in self._least.items():
-            if _amount(parts, provider, name) >= least > 0:
-                text = f"{least} of {name} did not fit on {provider}"
-                return placement_replies.RefusedReply(provider, name, True, text)
-        return None
-
-
-def _amount(parts: Sequence[RequestPart], provider: str, resource_class: str) -> int:
-    """Return what parts want of a provider, of all their servers together."""
-    return sum(
-        server.amounts.get(provider, {}).get(resource_class, 0)
-        for part in parts
-        for server in part.servers
-    )
-
-
-def write_batch(post: Post, parts: Sequence[RequestPart]) -> list[placement_replies.Reply]:
-    """Write parts of different requests; return a reply for each.
-
-    One call more where one part touches a full provider; where several do, or
-    the refusal names none, two for each halving and bad part.
-    """
-    replies: dict[RequestPart, placement_replies.Reply] = {}
-    waiting = _without_doubles(parts)
-    limits = RefusedAmounts()
-    while waiting:
-        group = waiting.pop()
-        reply: placement_replies.Reply | None = limits.refusal(group)
-        if reply is None:
-            servers = [server for part in group for server in part.servers]
-            if len(group) > 1:
-                # Placement's log has the first one's alone.
-                LOG.debug(
-                    "Requests %(ids)s share a call to Placement.",
-                    {"ids": ", ".join(str(part.request_id) for part in group)},
-                )
-            reply = post(servers, group[0].request_id)
-            limits.note(group, reply)
-        if len(group) == 1 or isinstance(
-            reply,
-            placement_replies.DoneReply | placement_replies.LostReply | placement_replies.Contended,
-        ):
-            replies.update(dict.fromkeys(group, reply))
-        else:
-            waiting.extend(_divide(group, reply, replies))
-    return [replies[part] for part in parts]
-
-
-def _without_doubles(parts: Sequence[RequestPart]) -> list[list[RequestPart]]:
-    """Divide parts so that no consumer is twice in a call; the first is last.
-
-    A server that is asked for twice at once: in one call, one of the two would
-    silently take the other's place.
-    """
-    groups: list[list[RequestPart]] = []
-    seen: list[set[str]] = []
-    for part in parts:
-        consumers = {server.consumer for server in part.servers}
-        place = next((n for n, taken in enumerate(seen) if not consumers & taken), len(seen))
-        if place == len(seen):
-            groups.append([])
-            seen.append(set())
-        groups[place].append(part)
-        seen[place] |= consumers
-    return groups[::-1]
-
-
-def _divide(
-    group: list[RequestPart],
-    reply: placement_replies.Reply,
-    replies: dict[RequestPart, placement_replies.Reply],
-) -> list[list[RequestPart]]:
-    """Say which groups to write next, last first; blame who is surely to blame."""
-    if (
-        isinstance(reply, placement_replies.RefusedReply | placement_replies.NoProvider)
-        and reply.provider
-    ):
-        touching = [part for part in group if part.touches(reply.provider)]
-        others = [part for part in group if not part.touches(reply.provider)]
-        if len(touching) == 1 or (touching and isinstance(reply, placement_replies.NoProvider)):
-            replies.update(dict.fromkeys(touching, reply))
-            return [others] if others else []
-        if touching and others:
-            return [*_halves(touching), others]
-    if isinstance(reply, placement_replies.BadReply) and reply.status is None:
-        replies.update(dict.fromkeys(group, reply))
-        return []
-    return _halves(group)
-
-
-def _halves(group: list[RequestPart]) -> list[list[RequestPart]]:
-    middle = (len(group) + 1) // 2
-    # Who came first is written first: the last group is taken next.
-    return [group[middle:], group[:middle]]
 
 
 class LeaderEnded(Exception):

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import attrs
 from keystoneauth1 import exceptions as keystone
 
+from nova_nodb_scheduler.nova_adapter.placement.allocations import conditional_writes
+
 #: Amounts by resource class, by provider uuid.
 Amounts: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -51,9 +53,12 @@ class AllocationWritten:
 
     :param was_repeated: it was sent more than once, since an answer was lost: should it
         be taken back, one that is on its way still may write it again
+    :param was_compared: False where trees that were to be compared as it was written
+        were not, for all that is known: they are to be compared now
     """
 
     was_repeated: bool = attrs.field(default=False, eq=False)
+    was_compared: bool = attrs.field(default=True, eq=False)
 
 
 @attrs.frozen
@@ -80,6 +85,13 @@ class ConsumerExists:
 @attrs.frozen
 class GenerationConflict:
     """Others wrote to the same providers until the deadline. Nothing is left."""
+
+    text: str
+
+
+@attrs.frozen
+class TreeChanged:
+    """The tree is not what the write was to be for; Placement compared it. Nothing is left."""
 
     text: str
 
@@ -115,6 +127,7 @@ WriteOutcome = (
     | ProviderFull
     | ConsumerExists
     | GenerationConflict
+    | TreeChanged
     | WithdrawnWithOthers
     | AllocationRejected
     | UnknownOutcome
@@ -132,7 +145,12 @@ _CLASS = re.compile(r"(?:allocation for|Inventory for) '([^']+)' on")
 
 @attrs.frozen
 class DoneReply:
-    """Placement wrote all allocations of a call."""
+    """Placement wrote all allocations of a call.
+
+    :param compared: it says that it compared the trees that it was to compare
+    """
+
+    compared: bool = attrs.field(default=False, eq=False)
 
 
 @attrs.frozen
@@ -179,6 +197,17 @@ class Contended:
 
 
 @attrs.frozen
+class DifferingTrees:
+    """Nothing is written: trees are not what the call named them for.
+
+    :param roots: of all that are not
+    """
+
+    roots: frozenset[str]
+    text: str
+
+
+@attrs.frozen
 class BadReply:
     """Nothing is written: Placement will not have it, or nobody asked it.
 
@@ -203,7 +232,16 @@ class LostReply:
     strange: bool = False
 
 
-Reply = DoneReply | RefusedReply | NoProvider | ConsumerConflict | Contended | BadReply | LostReply
+Reply = (
+    DoneReply
+    | RefusedReply
+    | NoProvider
+    | ConsumerConflict
+    | Contended
+    | DifferingTrees
+    | BadReply
+    | LostReply
+)
 
 
 def read_reply(response: Any) -> Reply:
@@ -212,8 +250,9 @@ def read_reply(response: Any) -> Reply:
     :param response: with ``status_code``, ``text`` and ``json()``
     """
     status: int = response.status_code
+    condition = conditional_writes.read_answer(response)
     if status in (200, 204):
-        return DoneReply()
+        return DoneReply(condition.is_same)
     code, text = _error(response)
     if status >= 500 or status == 408:
         # Gateways answer in the place of a Placement that still works, and not
@@ -221,6 +260,8 @@ def read_reply(response: Any) -> Reply:
         return LostReply(f"HTTP {status}: {text}", ended=status == 500 and bool(code))
     found = _PROVIDER.search(text)
     if status == 409:
+        if condition.differing:
+            return DifferingTrees(condition.differing, text)
         return _conflict(code, text, found.group(1) if found else None)
     if status == 400 and found and "does not exist" in text:
         return NoProvider(found.group(1), text)

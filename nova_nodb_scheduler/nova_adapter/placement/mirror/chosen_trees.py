@@ -14,6 +14,16 @@ request, where its generations tell whether anything changed.
 
 A record that changed between P and now is a reason to plan again, too: that it
 is current does not help a plan that was made over the one before.
+
+A guarded Placement compares the trees as it writes, in the same transaction:
+
+    not compared within the bound, and not changed since P  ->  write, if it has the
+        generations of the record  ->  "same": note it
+        "differs", or nothing said: GET in_tree as above, behind the write
+
+What the own write moved the generations to no record shows for a moment: a tree that a
+call of this process has just shown to be as another of its requests expects it is not
+compared for that one again.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler import errors
+from nova_nodb_scheduler import errors, tree_conditions
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep as sweep_module
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, provider_trees
@@ -88,9 +98,58 @@ class ChosenTrees:
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     #: Back-end seconds at which this worker compared a tree itself.
     _noted: dict[str, float] = attrs.field(init=False, factory=dict)
+    #: Of those that Placement compared as it wrote: what they were found to be, and when.
+    _shown: dict[str, tuple[str, float]] = attrs.field(init=False, factory=dict)
     #: Trees that were asked for, and those of them that had changed.
     asked: int = attrs.field(init=False, default=0)
     changed: int = attrs.field(init=False, default=0)
+    #: Trees that Placement compared as it wrote, and that were the same.
+    shown: int = attrs.field(init=False, default=0)
+
+    def condition(
+        self, roots: Iterable[str], planned_on: snapshot_module.Snapshot
+    ) -> TreeCondition | None:
+        """Return on what a write depends, of trees that are to be compared as it is written.
+
+        Those that :meth:`behind` would ask Placement for, but for those of which it is
+        known that they changed, or that no generations tell of. No I/O.
+
+        :param planned_on: see :meth:`behind`
+        :return: None where there is none, or too many to be named in one request
+        """
+        snapshot = self._snapshot()
+        now = self._now_seconds()
+        marks = {}
+        for root in roots:
+            if self._is_compared(root, snapshot, now, anew=False):
+                continue
+            state = _state(snapshot, root)
+            if state is None or "broken" in state or _differs(root, planned_on, snapshot):
+                continue
+            marks[root] = _mark(state)
+        if not 0 < len(marks) <= tree_conditions.MOST_TREES:
+            return None
+        return TreeCondition(self, marks, now)
+
+    def unshown(self, marks: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those that no write of this process has shown to be so, within the bound."""
+        oldest = self._now_seconds() - self._bound_seconds
+        with self._lock:
+            return {
+                root: mark
+                for root, mark in marks.items()
+                if (shown := self._shown.get(root)) is None or shown[0] != mark or shown[1] < oldest
+            }
+
+    def show(self, marks: Mapping[str, str], at: float) -> None:
+        """Note that trees were these as Placement wrote; back-end seconds, from before."""
+        with self._lock:
+            self.shown += len(marks)
+            if len(self._shown) + len(marks) > _MOST_NOTED:
+                self._shown.clear()
+            self._shown.update((root, (mark, at)) for root, mark in marks.items())
+        for root in marks:
+            self._note(root, at)
 
     def behind(
         self,
@@ -182,6 +241,29 @@ class ChosenTrees:
             self._noted[root] = max(at, self._noted.get(root, 0.0))
 
 
+@attrs.frozen(eq=False)
+class TreeCondition:
+    """The trees that one request's write depends on; any thread, no I/O.
+
+    See ``conditional_writes.WriteCondition``.
+
+    :param wanted: by root, what the request was planned for
+    :param at: back-end seconds, before the write
+    """
+
+    _trees: ChosenTrees
+    wanted: Mapping[str, str]
+    _at: float
+
+    def marks(self) -> Mapping[str, str]:
+        """Return what is still to be compared."""
+        return self._trees.unshown(self.wanted)
+
+    def held(self, marks: Mapping[str, str]) -> None:
+        """Note that trees were the same."""
+        self._trees.show(marks, self._at)
+
+
 def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] | None:
     return snapshot.namespace(known_namespaces.PROVIDERS.name).state(root)
 
@@ -219,6 +301,17 @@ def _differs(
     if before is None or now is None:
         return before is not now
     return _fixed(before) != _fixed(now)
+
+
+def _mark(state: Mapping[str, Any]) -> str:
+    """Return what a guarded Placement is to find of a record's tree."""
+    return tree_conditions.mark(
+        state["generation"],
+        (
+            tree_conditions.TreeMember(uuid, child["parent"], child["generation"])
+            for uuid, child in state["children"].items()
+        ),
+    )
 
 
 def _fixed(state: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -131,6 +131,7 @@ class SchedulerMirror:
             "failures": float(status.failures),
             "chosen_compared": float(self.chosen.asked),
             "chosen_changed": float(self.chosen.changed),
+            "chosen_shown": float(self.chosen.shown),
         }
         age_seconds = self.mirror.age_seconds(self._snapshot())
         return found if age_seconds is None else {**found, "age_seconds": age_seconds}

@@ -44,9 +44,8 @@ class MemoryDecisionsCase(cloud.CloudCase):
         self.override("track_instance_changes", False, "filter_scheduler")
         self.override("beat_interval_seconds", self.BEAT_SECONDS, "nodb_scheduler")
         self.use(prepared_placement.PreparedPlacement())
-        self.use(nova_fixtures.PlacementFixture())
+        self.client = self.placement_client()
         self.use(fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None))
-        self.client = report.SchedulerReportClient(adapter=mirror_cloud.NoAdapter())
         self.use(
             fixtures.MonkeyPatch(
                 "nova.scheduler.client.report.report_client_singleton", lambda: self.client
@@ -69,6 +68,11 @@ class MemoryDecisionsCase(cloud.CloudCase):
         self.calls: collections.Counter[str] = collections.Counter()
         for name in ("get", "put", "post", "delete"):
             self.count(name)
+
+    def placement_client(self) -> report.SchedulerReportClient:
+        """Start Placement in this process, and return what speaks to it."""
+        self.use(nova_fixtures.PlacementFixture())
+        return report.SchedulerReportClient(adapter=mirror_cloud.NoAdapter())
 
     def begin(self) -> None:
         """Start the scheduler and wait until it decides from memory."""

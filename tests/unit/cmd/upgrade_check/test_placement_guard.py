@@ -8,6 +8,7 @@ import requests
 import testtools
 from nova.scheduler.client import report
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.cmd.upgrade_check import check_command
 from nova_nodb_scheduler.placement_adapter import guard_header
 
@@ -33,6 +34,13 @@ class PlacementGuardTest(testtools.TestCase):
         code, text = self.checked([_answer(**{guard_header.NAME: guard_header.VALUE})])
         self.assertEqual(check_command.Code.SUCCESS, code)
         self.assertIn("do not over-commit", text)
+        self.assertIn("they ask it before", text)
+
+    def test_of_a_guarded_one_it_is_said_that_it_compares_chosen_hosts(self) -> None:
+        known = {tree_conditions.ANSWER: tree_conditions.answered(None)}
+        code, text = self.checked([_answer(**{guard_header.NAME: guard_header.VALUE}, **known)])
+        self.assertEqual(check_command.Code.SUCCESS, code)
+        self.assertIn("compare the hosts they chose as it writes", text)
 
     def test_of_another_one_it_is_said_what_guards_it(self) -> None:
         code, text = self.checked([_answer()])
