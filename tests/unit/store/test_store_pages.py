@@ -151,7 +151,7 @@ FAULTS = st.sampled_from([b"", b"\x01{", b'\x01{"s":"2.0","d":{}}', b'\x01{"s":"
 
 
 class FirstLoadTest(test_stored_pages.SameStores):
-    """Records of the built-in namespaces, read by pages and one by one."""
+    """Records of the built-in namespaces, read by pages, by columns and one by one."""
 
     def setUp(self):
         super().setUp()
@@ -163,9 +163,11 @@ class FirstLoadTest(test_stored_pages.SameStores):
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(loads=LOADS, faults=st.dictionaries(st.integers(0, 60), FAULTS, max_size=2))
     def test_pages_leave_what_single_records_leave(self, loads, faults):
-        paged, single = test_stored_pages.make_store(), test_stored_pages.make_store()
-        by_page, by_one = map(test_stored_pages.make_ingester, (paged, single))
+        stores = [test_stored_pages.make_store() for _ in range(3)]
+        paged, columns, single = stores
+        by_page, by_column, by_one = map(test_stored_pages.make_ingester, stores)
         version = 0
+        model = {}
         for namespace, drawn in loads:
             page = []
             for key, (step, number, kind) in drawn.items():
@@ -178,16 +180,43 @@ class FirstLoadTest(test_stored_pages.SameStores):
                 name = records.RecordKey(namespace.name, key)
                 placed = max(1, version + step)
                 page.append(records.Record(name, placed, placed, payload, deleted=kind is None))
-            told = [sum(parts, ()) for parts in self.told(by_page.take(page))]
             each = [part for one in page for part in by_one.take([one])]
-            self.assertEqual([sum(parts, ()) for parts in self.told(each)], told)
+            in_columns = store_samples.in_columns(page)
+            for ingester, taken in ((by_page, page), (by_column, in_columns)):
+                self.assertEqual(self.told(each), self.told(ingester.take(taken)))
             self.check_same(single, paged)
-        self.assertEqual(single.tombstone_count, paged.tombstone_count)
-        aside = [set(each._quarantine.entries()) for each in (by_page, by_one)]
-        self.assertEqual(*aside)
+            self.check_same(single, columns)
+            self.note(model, each)
+            self.check_model(model, columns)
+        for other, ingester in ((paged, by_page), (columns, by_column)):
+            self.assertEqual(single.tombstone_count, other.tombstone_count)
+            self.assertEqual(set(by_one._quarantine.entries()), set(ingester._quarantine.entries()))
+
+    @staticmethod
+    def note(model, parts):
+        """Enter what was applied into a plain dict, tombstones as None."""
+        for change in (change for part in parts for change in part.applied):
+            model[change.key] = None if change.record.deleted else change.record
+
+    def check_model(self, model, store):
+        snapshot = store.snapshot()
+        live = {key: record for key, record in model.items() if record is not None}
+        held = {
+            records.RecordKey(name, key): snapshot.namespace(name).get(key)
+            for name in snapshot.namespaces()
+            for key in snapshot.namespace(name).row_keys()
+        }
+        self.assertEqual(live.keys(), held.keys())
+        for key, record in live.items():
+            shown = (held[key].revision, held[key].version, held[key].payload)
+            self.assertEqual((record.revision, record.version, record.payload), shown)
+            self.assertEqual(codec.decode_state(record.payload), held[key].state)
 
     @staticmethod
     def told(parts):
         """Return what was readable, and what was applied, by parts."""
         parts = list(parts)
-        return [[part.readable for part in parts], [part.applied for part in parts]]
+        return [
+            list(itertools.chain.from_iterable(part.readable for part in parts)),
+            list(itertools.chain.from_iterable(part.applied for part in parts)),
+        ]
