@@ -17,7 +17,7 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
-from nova_nodb_scheduler.model import record_pages, records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.store import (
     namespace_table,
     record_chunks,
@@ -196,7 +196,7 @@ class HostStateStore:
                 rested_at = len(outcomes)
         return outcomes
 
-    def take_new(self, page: record_pages.ChangePage) -> bool:
+    def take_new(self, page: record_columns.ChangeColumns) -> bool:
         """Take over records none of which is here, or was, by columns instead of one by one.
 
         :param page: at most :data:`CHANGES_PER_TURN` of them: the lock is held for all

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, record_pages, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import (
     column_layout,
     record_chunks,
@@ -398,18 +398,16 @@ class NamespaceTable:
         if any(map(_DELETED, changes)):
             return False
         columns = zip(*map(_OF_RECORD, changes), strict=True)
-        page = record_pages.RecordPage(self._namespace.name, *map(list, columns))
+        page = record_columns.RecordColumns(self._namespace.name, *map(list, columns))
         states, texts = list(map(_STATE, changes)), list(map(_TEXT, changes))
-        return self.take_new(record_pages.ChangePage(page, states, texts))
+        return self.take_new(record_columns.ChangeColumns(page, states, texts))
 
-    def take_new(self, page: record_pages.ChangePage) -> bool:
+    def take_new(self, page: record_columns.ChangeColumns) -> bool:
         """Take new records over in a few calls for all, as a first load brings them.
 
         :returns: False where one of them is not new, or not as it should be, or where they
             are few; nothing was changed then
         """
-        if len(page) < record_chunks.ENOUGH_TOGETHER:
-            return False
         found = page.page
         if not self._layout.is_plain or set(map(type, page.states)) != {dict}:
             return False
@@ -417,9 +415,7 @@ class NamespaceTable:
             if set(map(type, numbers)) != {int} or min(numbers) < 1 or max(numbers) > _GREATEST:
                 return False
         keys, held = found.keys, self._contents
-        if None in page.texts or len(set(keys)) < len(keys):
-            return False
-        if not self._tombstones.keys().isdisjoint(keys):
+        if len(set(keys)) < len(keys) or not self._tombstones.keys().isdisjoint(keys):
             return False
         try:
             packed = held.rows.packed(keys)
@@ -428,7 +424,9 @@ class NamespaceTable:
             values = self._layout.page(keys, page.states, digests)
         except (errors.NodbError, TypeError, ValueError):
             return False
-        kept = held.payloads.packing.pack_many(found.payloads, page.texts)
+        kept = held.payloads.columns_together(found.payloads, page.texts)
+        if not kept:
+            return False
         rows = TakenRows(
             keys,
             np.array(found.revisions, np.int64),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, record_pages, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store, record_chunks
 from nova_nodb_scheduler.wire import codec, decoded_sizes
 
@@ -223,7 +223,7 @@ class _Held:
 
 def _names_and_payloads(part: Sequence[records.Record]) -> tuple[set[str], Sequence[bytes]]:
     """Return the namespaces of live records, and their payloads; no names where one is not."""
-    if isinstance(part, record_pages.RecordPage):
+    if isinstance(part, record_columns.RecordColumns):
         return {part.namespace}, part.payloads
     if any(map(operator.attrgetter("deleted"), part)):
         return set(), ()
@@ -274,7 +274,7 @@ class Ingester:
         # Alike in size: what is left of a page would be too few to be taken together.
         for part in _even_parts(batch):
             is_taken = self._take_alike(part, held)
-            is_page = isinstance(part, record_pages.RecordPage)
+            is_page = isinstance(part, record_columns.RecordColumns)
             if held.parts and (is_page or not is_taken or not held.is_light):
                 yield held.let_go()
             if not is_taken:
@@ -291,8 +291,8 @@ class Ingester:
         page = self._read_alike(part)
         if page is None:
             return False
-        if isinstance(part, record_pages.RecordPage):
-            changes = record_pages.ChangePage(part, page.states, page.texts)
+        if isinstance(part, record_columns.RecordColumns):
+            changes = record_columns.ChangeColumns(part, page.states, page.texts)
             if self._take_new(changes):
                 held.add(Ingested(changes, changes), page.weight)
                 return True
@@ -300,7 +300,7 @@ class Ingester:
         held.add(self._apply(each, ()), page.weight)
         return True
 
-    def _take_new(self, page: record_pages.ChangePage) -> bool:
+    def _take_new(self, page: record_columns.ChangeColumns) -> bool:
         """Apply records none of which the store has, or had.
 
         :returns: False where it has one; nothing was done then

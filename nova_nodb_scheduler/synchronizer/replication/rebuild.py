@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, record_pages, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import (
     collector,
     host_state_store,
@@ -61,7 +61,7 @@ def _forget(former: store_snapshot.Snapshot) -> None:
 
 def _note_keys(page: Sequence[records.Record], seen: dict[str, set[str]]) -> None:
     """Enter the keys of a page's records where their namespace stands."""
-    if isinstance(page, record_pages.RecordPage):
+    if isinstance(page, record_columns.RecordColumns):
         if page.namespace in seen:
             seen[page.namespace].update(page.keys)
         return

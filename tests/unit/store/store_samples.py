@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A namespace with every kind of column, and changes to its records."""
 
-from nova_nodb_scheduler.model import namespaces, record_pages, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
 
@@ -53,7 +53,7 @@ def in_columns(page):
     names = {record.key.namespace for record in page}
     if len(names) != 1 or any(record.deleted for record in page):
         return page
-    return record_pages.RecordPage(
+    return record_columns.RecordColumns(
         names.pop(),
         [record.key.key for record in page],
         [record.revision for record in page],

@@ -3,13 +3,15 @@
 
 import itertools
 
+import attrs
 import fixtures
 import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import record_columns, records
+from nova_nodb_scheduler.store import host_state_store, record_chunks
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.unit.store import store_samples, test_store_against_model, test_stored_pages
 
@@ -132,6 +134,74 @@ class PagesTest(testtools.TestCase):
         self.assertEqual([True] * 1000, made.apply_page(changes))
         self.assertEqual(1000, len(subscription.drain()["pools"]))
         self.assertEqual(1000, len(made.snapshot().namespace("pools")))
+
+
+class ColumnsTest(testtools.TestCase):
+    """What is not all new and as it should be is refused, and changes nothing."""
+
+    def setUp(self):
+        super().setUp()
+        self.store = store()
+        self.store.apply_page(self.first())
+        self.subscription = self.store.subscribe(["drives"])
+        self.subscription.drain()
+
+    @staticmethod
+    def first():
+        """A record that is here, and one that was."""
+        return [
+            store_samples.change("here", 1, {"zone": "a"}, namespace="drives"),
+            store_samples.change("gone", 3, namespace="drives"),
+        ]
+
+    def columns(self, count=record_chunks.ENOUGH_TOGETHER, **changed):
+        """New records in columns, with one place of some of them changed."""
+        state = {"backend": "lvm", "zone": "b"}
+        each = [
+            store_samples.change(f"k{at}", at + 1, state, namespace="drives") for at in range(count)
+        ]
+        page = store_samples.in_columns([change.record for change in each])
+        columns = {name: list(getattr(page, name)) for name in ("keys", "revisions", "versions")}
+        columns["states"] = [dict(state) for _ in each]
+        columns["texts"] = [codec.text_of(payload) for payload in page.payloads]
+        for name, value in changed.items():
+            columns[name][7] = value
+        states, texts = columns.pop("states"), columns.pop("texts")
+        page = attrs.evolve(page, **columns)
+        return record_columns.ChangeColumns(page, states, texts)
+
+    def test_new_records_are_taken_and_told(self):
+        page = self.columns()
+        self.assertTrue(self.store.take_new(page))
+        self.assertEqual(set(page.page.keys), set(self.subscription.drain()["drives"]))
+        other = store()
+        for change in (*self.first(), *page):
+            other.apply(change)
+        self.assertEqual(described(other), described(self.store))
+
+    def test_what_is_to_be_looked_at_one_by_one_changes_nothing(self):
+        before = described(self.store)
+        for page in (
+            self.columns(keys="here"),
+            self.columns(keys="gone"),
+            self.columns(keys="k6"),
+            self.columns(revisions=0),
+            self.columns(revisions=True),
+            self.columns(versions=2**63),
+            self.columns(states=None),
+            self.columns(states={"zone": {}}),
+            self.columns(texts=None),
+            self.columns(record_chunks.ENOUGH_TOGETHER - 1),
+            self.columns()[:0],
+        ):
+            self.assertFalse(self.store.take_new(page))
+            self.assertEqual({}, self.subscription.drain())
+            self.assertEqual(before, described(self.store))
+
+    def test_a_namespace_that_nobody_declared_is_named(self):
+        page = self.columns()
+        page = attrs.evolve(page, page=attrs.evolve(page.page, namespace="nobody"))
+        self.assertRaises(errors.UnknownNamespace, self.store.take_new, page)
 
 
 #: Some records of one namespace each: numbers of keys, versions that may be old, states.

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import attrs
 import sqlalchemy as sa
 
-from nova_nodb_scheduler.model import record_pages, records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     engines,
@@ -150,7 +150,7 @@ class Reader:
         )
         return found
 
-    def _page(self, epoch: str, namespace: str, after: str) -> record_pages.RecordPage:
+    def _page(self, epoch: str, namespace: str, after: str) -> record_columns.RecordColumns:
         return self._ask_in(
             epoch,
             lambda connection: statements.page(connection, namespace, after, PAGE_RECORDS),

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import sqlalchemy as sa
 
-from nova_nodb_scheduler.model import record_pages, records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, schema
 
 #: A small write in counter mode by one statement, on MariaDB.
@@ -283,7 +283,7 @@ _PAGE_TEXT = "CONCAT(COALESCE(revision, version), ' ', version, ' ', record_key)
 
 def page(
     connection: sa.Connection, namespace: str, after: str, limit: int
-) -> record_pages.RecordPage:
+) -> record_columns.RecordColumns:
     """Read live records of a namespace that stand behind a key, in the order of their keys.
 
     As the client gives them: a snapshot reads millions.
@@ -304,7 +304,7 @@ def page(
     )
     if set(map(type, payloads)) != {bytes}:
         payloads = list(map(bytes, payloads))
-    return record_pages.RecordPage(namespace, keys, revisions, versions, payloads)
+    return record_columns.RecordColumns(namespace, keys, revisions, versions, payloads)
 
 
 def _parts_of(text: bytes) -> tuple[str, int, int]:

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Self
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import record_pages, records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.support import (
     batches,
@@ -302,7 +302,7 @@ def _wanted(
     page: Sequence[records.Record], namespaces: Collection[str] | None
 ) -> Sequence[records.Record]:
     """Return what of a page a snapshot of some namespaces holds."""
-    if isinstance(page, record_pages.RecordPage):
+    if isinstance(page, record_columns.RecordColumns):
         return page if namespaces is None or page.namespace in namespaces else ()
     return [
         record

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.model import namespaces, record_pages, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
@@ -25,7 +25,7 @@ POOLS, DRIVES = (
         owner="test",
         schema=V1,
         columns=(namespaces.Column("free", namespaces.Kind.INT, ("free",)),),
-        digest=lambda key, state: (key, state["free"]),
+        digest=lambda key, state: (key, 0 + state.get("free")),
     )
     for name in ("pools", "drives")
 )
@@ -178,7 +178,7 @@ class TestColumnsSQLite(sql_databases.SQLiteCase):
         for key in KEYS:
             self.write(records.RecordKey("pools", key), 1)
         pages = list(self.synchronizer.snapshot(["pools"]).pages)
-        self.assertEqual({record_pages.RecordPage}, set(map(type, pages)))
+        self.assertEqual({record_columns.RecordColumns}, set(map(type, pages)))
         self.assertEqual(sorted(KEYS), [record.key.key for page in pages for record in page])
         for page in pages:
             read = self.synchronizer.read([record.key for record in page])

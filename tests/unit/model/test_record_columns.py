@@ -3,13 +3,13 @@
 
 import testtools
 
-from nova_nodb_scheduler.model import record_pages, records
+from nova_nodb_scheduler.model import record_columns, records
 
 RECORDS = [
     records.Record(records.RecordKey("pools", f"k{number}"), number + 1, number + 7, b"%d" % number)
     for number in range(5)
 ]
-PAGE = record_pages.RecordPage(
+PAGE = record_columns.RecordColumns(
     "pools",
     [each.key.key for each in RECORDS],
     [each.revision for each in RECORDS],
@@ -18,7 +18,7 @@ PAGE = record_pages.RecordPage(
 )
 
 
-class RecordPagesTest(testtools.TestCase):
+class RecordColumnsTest(testtools.TestCase):
     def test_a_page_reads_as_its_records(self):
         self.assertEqual(5, len(PAGE))
         self.assertEqual(RECORDS, list(PAGE))
@@ -28,14 +28,14 @@ class RecordPagesTest(testtools.TestCase):
         self.assertIn(RECORDS[3], PAGE)
 
     def test_a_part_of_a_page_is_a_page(self):
-        self.assertIsInstance(PAGE[1:3], record_pages.RecordPage)
+        self.assertIsInstance(PAGE[1:3], record_columns.RecordColumns)
         self.assertEqual(RECORDS[1:3], list(PAGE[1:3]))
         self.assertEqual([], list(PAGE[5:]))
 
     def test_changes_are_records_with_what_was_decoded_of_them(self):
         states, texts = [{"n": at} for at in range(5)], [b"t%d" % at for at in range(5)]
         changes = list(map(records.Change, RECORDS, states, texts))
-        page = record_pages.ChangePage(PAGE, states, texts)
+        page = record_columns.ChangeColumns(PAGE, states, texts)
         self.assertEqual(changes, list(page))
         self.assertEqual(changes[2], page[2])
         self.assertEqual(changes[2].text, page[2].text)

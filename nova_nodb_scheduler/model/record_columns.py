@@ -17,7 +17,7 @@ from nova_nodb_scheduler.model import records
 
 
 @attrs.frozen(eq=False)
-class RecordPage(Sequence[records.Record]):
+class RecordColumns(Sequence[records.Record]):
     """Live records, none twice; what is said of each stands in one place of all sequences."""
 
     namespace: str
@@ -33,11 +33,11 @@ class RecordPage(Sequence[records.Record]):
     def __getitem__(self, at: int) -> records.Record: ...
 
     @overload
-    def __getitem__(self, at: slice) -> RecordPage: ...
+    def __getitem__(self, at: slice) -> RecordColumns: ...
 
-    def __getitem__(self, at: int | slice) -> records.Record | RecordPage:
+    def __getitem__(self, at: int | slice) -> records.Record | RecordColumns:
         if isinstance(at, slice):
-            return RecordPage(
+            return RecordColumns(
                 self.namespace,
                 self.keys[at],
                 self.revisions[at],
@@ -54,12 +54,12 @@ class RecordPage(Sequence[records.Record]):
 
 
 @attrs.frozen(eq=False)
-class ChangePage(Sequence[records.Change]):
+class ChangeColumns(Sequence[records.Change]):
     """Records on their way into a store, already decoded; see :class:`.records.Change`."""
 
-    page: RecordPage
+    page: RecordColumns
     states: Sequence[Mapping[str, Any]]
-    texts: Sequence[bytes]
+    texts: Sequence[bytes | None]
 
     def __len__(self) -> int:
         return len(self.page)
@@ -68,11 +68,11 @@ class ChangePage(Sequence[records.Change]):
     def __getitem__(self, at: int) -> records.Change: ...
 
     @overload
-    def __getitem__(self, at: slice) -> ChangePage: ...
+    def __getitem__(self, at: slice) -> ChangeColumns: ...
 
-    def __getitem__(self, at: int | slice) -> records.Change | ChangePage:
+    def __getitem__(self, at: int | slice) -> records.Change | ChangeColumns:
         if isinstance(at, slice):
-            return ChangePage(self.page[at], self.states[at], self.texts[at])
+            return ChangeColumns(self.page[at], self.states[at], self.texts[at])
         return records.Change(self.page[at], self.states[at], self.texts[at])
 
     def __iter__(self) -> Iterator[records.Change]:
