@@ -185,9 +185,9 @@ class TestColumnsSQLite(sql_databases.SQLiteCase):
             self.assertEqual([read[record.key] for record in page], list(page))
 
 
-class TestColumnsMariaDB(sql_databases.MariaDBCase, TestColumnsSQLite):
+class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
     pass
 
 
-class TestColumnsPostgreSQL(sql_databases.PostgreSQLCase, TestColumnsSQLite):
+class TestColumnsPostgreSQL(TestColumnsSQLite, sql_databases.PostgreSQLCase):
     pass
