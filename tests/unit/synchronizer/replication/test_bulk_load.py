@@ -31,7 +31,7 @@ KINDS = 4
 #: as stand second where each is decoded, entered and indexed by itself.
 CALLS_A_SERVER, CALLS_ALONE = 11, 95
 #: The same of a page that is columns: no object is made of a server but what its text holds.
-CALLS_IN_COLUMNS = 8
+CALLS_IN_COLUMNS = 7
 
 
 class Counting:
