@@ -17,7 +17,7 @@ from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces as model
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.store import (
     namespace_table,
     record_chunks,
@@ -195,6 +195,26 @@ class HostStateStore:
                 time.sleep(0)
                 rested_at = len(outcomes)
         return outcomes
+
+    def take_new(self, page: record_columns.ChangeColumns) -> bool:
+        """Take over records none of which is here, or was, by columns instead of one by one.
+
+        :param page: at most :data:`CHANGES_PER_TURN` of them: the lock is held for all
+        :returns: False where they are to be given to :meth:`apply_page`: one is here, or was,
+            or is not as it should be, or they are few; nothing was changed then
+        :raises UnknownNamespace: their namespace is not declared
+        """
+        name = page.page.namespace
+        with self._lock:
+            table = self._table(name)
+            self._touched.add(name)
+            if not table.take_new(page):
+                return False
+            for each in self._subscriptions.get(name, ()):
+                each.note(name, page.page.keys)
+        # As in :meth:`apply_page`.
+        time.sleep(0)
+        return True
 
     def subscribe(self, namespaces: Collection[str], most_keys: int = MOST_KEYS) -> Subscription:
         """Return what will tell which keys of some namespaces changed.

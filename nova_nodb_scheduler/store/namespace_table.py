@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import (
     column_layout,
     record_chunks,
@@ -28,10 +28,10 @@ from nova_nodb_scheduler.store import (
     vocabulary,
 )
 
-_KEY = operator.attrgetter("record.key.key")
-_REVISION, _VERSION, _DELETED = map(
-    operator.attrgetter, ("record.revision", "record.version", "record.deleted")
+_OF_RECORD = operator.attrgetter(
+    "record.key.key", "record.revision", "record.version", "record.payload"
 )
+_DELETED, _STATE, _TEXT = map(operator.attrgetter, ("record.deleted", "state", "text"))
 
 #: Where the widths of these stand, beside those of columns.
 _REVISIONS, _VERSIONS = -1, -2
@@ -394,39 +394,44 @@ class NamespaceTable:
         return outcomes
 
     def _take_new(self, changes: Sequence[records.Change]) -> bool:
+        """Take new records over, as :meth:`take_new`."""
+        if any(map(_DELETED, changes)):
+            return False
+        columns = zip(*map(_OF_RECORD, changes), strict=True)
+        page = record_columns.RecordColumns(self._namespace.name, *map(list, columns))
+        states, texts = list(map(_STATE, changes)), list(map(_TEXT, changes))
+        return self.take_new(record_columns.ChangeColumns(page, states, texts))
+
+    def take_new(self, page: record_columns.ChangeColumns) -> bool:
         """Take new records over in a few calls for all, as a first load brings them.
 
-        :returns: False where one of them is not new, or not as it should be; nothing was
-            changed then
+        :returns: False where one of them is not new, or not as it should be, or where they
+            are few; nothing was changed then
         """
-        if not self._layout.is_plain or any(map(_DELETED, changes)):
+        found = page.page
+        if not self._layout.is_plain or set(map(type, page.states)) != {dict}:
             return False
-        revisions = list(map(_REVISION, changes))
-        versions = list(map(_VERSION, changes))
-        if set(map(type, revisions)) != {int} or set(map(type, versions)) != {int}:
+        for numbers in (found.revisions, found.versions):
+            if set(map(type, numbers)) != {int} or min(numbers) < 1 or max(numbers) > _GREATEST:
+                return False
+        keys, held = found.keys, self._contents
+        if len(set(keys)) < len(keys) or not self._tombstones.keys().isdisjoint(keys):
             return False
-        if min(*revisions, *versions) < 1 or max(*revisions, *versions) > _GREATEST:
-            return False
-        keys = list(map(_KEY, changes))
-        states = [change.state for change in changes if type(change.state) is dict]
-        if len(states) < len(keys) or not self._tombstones.keys().isdisjoint(keys):
-            return False
-        held = self._contents
         try:
             packed = held.rows.packed(keys)
             make_digest = self._namespace.digest
-            digests = None if make_digest is None else list(map(make_digest, keys, states))
-            page = self._layout.page(keys, states, digests)
+            digests = None if make_digest is None else list(map(make_digest, keys, page.states))
+            values = self._layout.page(keys, page.states, digests)
         except (errors.NodbError, TypeError, ValueError):
             return False
-        kept = held.payloads.together(changes)
+        kept = held.payloads.columns_together(found.payloads, page.texts)
         if not kept:
             return False
         rows = TakenRows(
             keys,
-            np.array(revisions, np.int64),
-            np.array(versions, np.int64),
-            held.coded(page),
+            np.array(found.revisions, np.int64),
+            np.array(found.versions, np.int64),
+            held.coded(values),
             digests,
         )
         held.put_new(rows, packed, *record_chunks.parted(kept), self._kin)

@@ -403,10 +403,17 @@ class Payloads:
         """
         if len(changes) < ENOUGH_TOGETHER:
             return ()
-        texts = [change.text for change in changes if change.text is not None]
-        if len(texts) < len(changes):
+        payloads = [change.record.payload for change in changes]
+        return self.columns_together(payloads, [change.text for change in changes])
+
+    def columns_together(
+        self, payloads: Sequence[bytes], texts: Sequence[bytes | None]
+    ) -> Sequence[Kept]:
+        """Do what :meth:`together` does, with the payloads and the texts of changes."""
+        if len(payloads) < ENOUGH_TOGETHER:
             return ()
-        return self.packing.pack_many([change.record.payload for change in changes], texts)
+        known = [text for text in texts if text is not None]
+        return self.packing.pack_many(payloads, known) if len(known) == len(payloads) else ()
 
     def _alone(self, change: records.Change, number: int) -> bytes:
         """Return a payload packed where that costs no decompression."""

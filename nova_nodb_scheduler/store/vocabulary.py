@@ -82,7 +82,9 @@ class Vocabulary:
         texts = list(texts)
         found = list(map(self._codes.get, texts))
         if None in found:
-            found = list(map(self.code, texts))
+            for text in dict.fromkeys(texts):
+                self.code(text)
+            found = list(map(self._codes.get, texts))
         return found  # type: ignore[return-value]
 
     def code(self, text: str) -> int:

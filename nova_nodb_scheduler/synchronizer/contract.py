@@ -64,7 +64,9 @@ class SnapshotPages:
     :param cursor: taken BEFORE the first page is read: following the feed
         from it misses nothing, whatever was written meanwhile
     :param pages: live records only, in pages of bounded size, read while
-        iterated; each may already be newer than the cursor. May raise
+        iterated; each may already be newer than the cursor. A page of one namespace may
+        be a :class:`~nova_nodb_scheduler.model.record_columns.RecordColumns`, whose records are
+        made whenever somebody asks for them. May raise
         BackendUnavailable, or end the iteration with
         :class:`SnapshotInterrupted`.
     """

@@ -36,7 +36,7 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.support import opening
 
@@ -223,7 +223,10 @@ class FencedSynchronizer(contract.Synchronizer):
 
     def _pages(self, pages: Iterator[Sequence[records.Record]]) -> Iterator[Any]:
         for page in pages:
-            yield [record for record in page if record.key.namespace != NAMESPACE]
+            if not isinstance(page, record_columns.RecordColumns):
+                yield [record for record in page if record.key.namespace != NAMESPACE]
+            elif page.namespace != NAMESPACE:
+                yield page
 
     def fetch(
         self, cursor: records.Cursor, limit: int = 1000

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store, record_chunks
 from nova_nodb_scheduler.wire import codec, decoded_sizes
 
@@ -189,16 +189,15 @@ class Ingested:
     :param applied: those of them that were news to the store
     """
 
-    readable: tuple[records.Change, ...]
-    applied: tuple[records.Change, ...]
+    readable: Sequence[records.Change]
+    applied: Sequence[records.Change]
 
 
 @attrs.define
 class _Held:
     """What came of parts of a batch that their reader was not given yet."""
 
-    readable: list[records.Change] = attrs.field(factory=list)
-    applied: list[records.Change] = attrs.field(factory=list)
+    parts: list[Ingested] = attrs.field(factory=list)
     weight: int = 0
 
     @property
@@ -206,11 +205,29 @@ class _Held:
         """Whether more may be decoded beside it."""
         return self.weight <= decoded_sizes.present().batch_bytes
 
+    def add(self, part: Ingested, weight: int) -> None:
+        """Hold one more, of objects of some bytes."""
+        self.parts.append(part)
+        self.weight += weight
+
     def let_go(self) -> Ingested:
         """Return it, and hold nothing."""
-        given = Ingested(tuple(self.readable), tuple(self.applied))
-        self.readable, self.applied, self.weight = [], [], 0
-        return given
+        parts, self.parts, self.weight = self.parts, [], 0
+        if len(parts) == 1:
+            return parts[0]
+        return Ingested(
+            tuple(itertools.chain.from_iterable(each.readable for each in parts)),
+            tuple(itertools.chain.from_iterable(each.applied for each in parts)),
+        )
+
+
+def _names_and_payloads(part: Sequence[records.Record]) -> tuple[set[str], Sequence[bytes]]:
+    """Return the namespaces of live records, and their payloads; no names where one is not."""
+    if isinstance(part, record_columns.RecordColumns):
+        return {part.namespace}, part.payloads
+    if any(map(operator.attrgetter("deleted"), part)):
+        return set(), ()
+    return {record.key.namespace for record in part}, [record.payload for record in part]
 
 
 def _even_parts(batch: Sequence[records.Record]) -> Iterator[Sequence[records.Record]]:
@@ -257,11 +274,12 @@ class Ingester:
         # Alike in size: what is left of a page would be too few to be taken together.
         for part in _even_parts(batch):
             is_taken = self._take_alike(part, held)
-            if held.readable and not (is_taken and held.is_light):
+            is_page = isinstance(part, record_columns.RecordColumns)
+            if held.parts and (is_page or not is_taken or not held.is_light):
                 yield held.let_go()
             if not is_taken:
                 yield from self._take_each(part)
-        if held.readable:
+        if held.parts:
             yield held.let_go()
 
     def _take_alike(self, part: Sequence[records.Record], held: _Held) -> bool:
@@ -273,10 +291,25 @@ class Ingester:
         page = self._read_alike(part)
         if page is None:
             return False
-        taken = self._apply(list(map(records.Change, part, page.states, page.texts)), ())
-        held.readable += taken.readable
-        held.applied += taken.applied
-        held.weight += page.weight
+        if isinstance(part, record_columns.RecordColumns):
+            changes = record_columns.ChangeColumns(part, page.states, page.texts)
+            if self._take_new(changes):
+                held.add(Ingested(changes, changes), page.weight)
+                return True
+        each = list(map(records.Change, part, page.states, page.texts))
+        held.add(self._apply(each, ()), page.weight)
+        return True
+
+    def _take_new(self, page: record_columns.ChangeColumns) -> bool:
+        """Apply records none of which the store has, or had.
+
+        :returns: False where it has one; nothing was done then
+        """
+        if not self._store.take_new(page):
+            return False
+        if len(self._quarantine):
+            for record in page.page:
+                self._quarantine.release(record.key, record.revision)
         return True
 
     def _take_each(self, batch: Iterable[records.Record]) -> Iterator[Ingested]:
@@ -334,13 +367,11 @@ class Ingester:
 
         :returns: None where they are to be read one by one
         """
-        names = {record.key.namespace for record in part}
+        names, payloads = _names_and_payloads(part)
         namespace = self._declared.get(names.pop()) if len(names) == 1 else None
         if namespace is None or not namespace.followed or not self._decodes_pages:
             return None
-        if any(map(operator.attrgetter("deleted"), part)):
-            return None
-        page = codec.decode_page([record.payload for record in part])
+        page = codec.decode_page(payloads)
         if page is None or page.schema.major != namespace.schema.major:
             return None
         return page

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import (
     collector,
     host_state_store,
@@ -57,6 +57,17 @@ class CheckpointUnfit(Exception):
 
 def _forget(former: store_snapshot.Snapshot) -> None:
     """Nobody needs what the store held."""
+
+
+def _note_keys(page: Sequence[records.Record], seen: dict[str, set[str]]) -> None:
+    """Enter the keys of a page's records where their namespace stands."""
+    if isinstance(page, record_columns.RecordColumns):
+        if page.namespace in seen:
+            seen[page.namespace].update(page.keys)
+        return
+    for record in page:
+        if record.key.namespace in seen:
+            seen[record.key.namespace].add(record.key.key)
 
 
 @attrs.define
@@ -231,9 +242,7 @@ class Rebuild:
     ) -> Iterator[ingest.Ingested]:
         for page in pages:
             if seen is not None:
-                for record in page:
-                    if record.key.namespace in seen:
-                        seen[record.key.namespace].add(record.key.key)
+                _note_keys(page, seen)
             yield from self._ingester.take(page)
 
     def _end(self, reading: _SnapshotReading) -> records.Cursor:

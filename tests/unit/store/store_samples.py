@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A namespace with every kind of column, and changes to its records."""
 
-from nova_nodb_scheduler.model import namespaces, records
+from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.wire import codec
 
@@ -46,6 +46,20 @@ DRIVES = namespaces.Namespace(
 
 def store(*declared):
     return host_state_store.HostStateStore(declared or (POOLS, SHELVES), codec.decode_state)
+
+
+def in_columns(page):
+    """Records as a page of columns; as they are where some are tombstones, or of many kinds."""
+    names = {record.key.namespace for record in page}
+    if len(names) != 1 or any(record.deleted for record in page):
+        return page
+    return record_columns.RecordColumns(
+        names.pop(),
+        [record.key.key for record in page],
+        [record.revision for record in page],
+        [record.version for record in page],
+        [record.payload for record in page],
+    )
 
 
 def change(key, revision, state=None, *, version=None, namespace="pools"):

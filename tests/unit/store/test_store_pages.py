@@ -3,13 +3,15 @@
 
 import itertools
 
+import attrs
 import fixtures
 import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import record_columns, records
+from nova_nodb_scheduler.store import host_state_store, record_chunks
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.unit.store import store_samples, test_store_against_model, test_stored_pages
 
@@ -134,6 +136,74 @@ class PagesTest(testtools.TestCase):
         self.assertEqual(1000, len(made.snapshot().namespace("pools")))
 
 
+class ColumnsTest(testtools.TestCase):
+    """What is not all new and as it should be is refused, and changes nothing."""
+
+    def setUp(self):
+        super().setUp()
+        self.store = store()
+        self.store.apply_page(self.first())
+        self.subscription = self.store.subscribe(["drives"])
+        self.subscription.drain()
+
+    @staticmethod
+    def first():
+        """A record that is here, and one that was."""
+        return [
+            store_samples.change("here", 1, {"zone": "a"}, namespace="drives"),
+            store_samples.change("gone", 3, namespace="drives"),
+        ]
+
+    def columns(self, count=record_chunks.ENOUGH_TOGETHER, **changed):
+        """New records in columns, with one place of some of them changed."""
+        state = {"backend": "lvm", "zone": "b"}
+        each = [
+            store_samples.change(f"k{at}", at + 1, state, namespace="drives") for at in range(count)
+        ]
+        page = store_samples.in_columns([change.record for change in each])
+        columns = {name: list(getattr(page, name)) for name in ("keys", "revisions", "versions")}
+        columns["states"] = [dict(state) for _ in each]
+        columns["texts"] = [codec.text_of(payload) for payload in page.payloads]
+        for name, value in changed.items():
+            columns[name][7] = value
+        states, texts = columns.pop("states"), columns.pop("texts")
+        page = attrs.evolve(page, **columns)
+        return record_columns.ChangeColumns(page, states, texts)
+
+    def test_new_records_are_taken_and_told(self):
+        page = self.columns()
+        self.assertTrue(self.store.take_new(page))
+        self.assertEqual(set(page.page.keys), set(self.subscription.drain()["drives"]))
+        other = store()
+        for change in (*self.first(), *page):
+            other.apply(change)
+        self.assertEqual(described(other), described(self.store))
+
+    def test_what_is_to_be_looked_at_one_by_one_changes_nothing(self):
+        before = described(self.store)
+        for page in (
+            self.columns(keys="here"),
+            self.columns(keys="gone"),
+            self.columns(keys="k6"),
+            self.columns(revisions=0),
+            self.columns(revisions=True),
+            self.columns(versions=2**63),
+            self.columns(states=None),
+            self.columns(states={"zone": {}}),
+            self.columns(texts=None),
+            self.columns(record_chunks.ENOUGH_TOGETHER - 1),
+            self.columns()[:0],
+        ):
+            self.assertFalse(self.store.take_new(page))
+            self.assertEqual({}, self.subscription.drain())
+            self.assertEqual(before, described(self.store))
+
+    def test_a_namespace_that_nobody_declared_is_named(self):
+        page = self.columns()
+        page = attrs.evolve(page, page=attrs.evolve(page.page, namespace="nobody"))
+        self.assertRaises(errors.UnknownNamespace, self.store.take_new, page)
+
+
 #: Some records of one namespace each: numbers of keys, versions that may be old, states.
 LOADS = st.lists(
     st.tuples(
@@ -151,7 +221,7 @@ FAULTS = st.sampled_from([b"", b"\x01{", b'\x01{"s":"2.0","d":{}}', b'\x01{"s":"
 
 
 class FirstLoadTest(test_stored_pages.SameStores):
-    """Records of the built-in namespaces, read by pages and one by one."""
+    """Records of the built-in namespaces, read by pages, by columns and one by one."""
 
     def setUp(self):
         super().setUp()
@@ -163,9 +233,11 @@ class FirstLoadTest(test_stored_pages.SameStores):
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(loads=LOADS, faults=st.dictionaries(st.integers(0, 60), FAULTS, max_size=2))
     def test_pages_leave_what_single_records_leave(self, loads, faults):
-        paged, single = test_stored_pages.make_store(), test_stored_pages.make_store()
-        by_page, by_one = map(test_stored_pages.make_ingester, (paged, single))
+        stores = [test_stored_pages.make_store() for _ in range(3)]
+        paged, columns, single = stores
+        by_page, by_column, by_one = map(test_stored_pages.make_ingester, stores)
         version = 0
+        model = {}
         for namespace, drawn in loads:
             page = []
             for key, (step, number, kind) in drawn.items():
@@ -178,16 +250,43 @@ class FirstLoadTest(test_stored_pages.SameStores):
                 name = records.RecordKey(namespace.name, key)
                 placed = max(1, version + step)
                 page.append(records.Record(name, placed, placed, payload, deleted=kind is None))
-            told = [sum(parts, ()) for parts in self.told(by_page.take(page))]
             each = [part for one in page for part in by_one.take([one])]
-            self.assertEqual([sum(parts, ()) for parts in self.told(each)], told)
+            in_columns = store_samples.in_columns(page)
+            for ingester, taken in ((by_page, page), (by_column, in_columns)):
+                self.assertEqual(self.told(each), self.told(ingester.take(taken)))
             self.check_same(single, paged)
-        self.assertEqual(single.tombstone_count, paged.tombstone_count)
-        aside = [set(each._quarantine.entries()) for each in (by_page, by_one)]
-        self.assertEqual(*aside)
+            self.check_same(single, columns)
+            self.note(model, each)
+            self.check_model(model, columns)
+        for other, ingester in ((paged, by_page), (columns, by_column)):
+            self.assertEqual(single.tombstone_count, other.tombstone_count)
+            self.assertEqual(set(by_one._quarantine.entries()), set(ingester._quarantine.entries()))
+
+    @staticmethod
+    def note(model, parts):
+        """Enter what was applied into a plain dict, tombstones as None."""
+        for change in (change for part in parts for change in part.applied):
+            model[change.key] = None if change.record.deleted else change.record
+
+    def check_model(self, model, store):
+        snapshot = store.snapshot()
+        live = {key: record for key, record in model.items() if record is not None}
+        held = {
+            records.RecordKey(name, key): snapshot.namespace(name).get(key)
+            for name in snapshot.namespaces()
+            for key in snapshot.namespace(name).row_keys()
+        }
+        self.assertEqual(live.keys(), held.keys())
+        for key, record in live.items():
+            shown = (held[key].revision, held[key].version, held[key].payload)
+            self.assertEqual((record.revision, record.version, record.payload), shown)
+            self.assertEqual(codec.decode_state(record.payload), held[key].state)
 
     @staticmethod
     def told(parts):
         """Return what was readable, and what was applied, by parts."""
         parts = list(parts)
-        return [[part.readable for part in parts], [part.applied for part in parts]]
+        return [
+            list(itertools.chain.from_iterable(part.readable for part in parts)),
+            list(itertools.chain.from_iterable(part.applied for part in parts)),
+        ]

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import attrs
 import sqlalchemy as sa
 
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     database,
     engines,
@@ -131,10 +131,11 @@ class Reader:
             last_key = ""
             while True:
                 page = self._page(epoch, namespace, last_key)
-                yield self._numbered(page)
+                is_numbered = schema.UNNUMBERED not in page.versions
+                yield page if is_numbered else self._numbered(list(page))
                 if len(page) < PAGE_RECORDS:
                     break
-                last_key = page[-1].key.key
+                last_key = page.keys[-1]
             namespace = self._next_namespace(epoch, namespace, wanted)
 
     def _next_namespace(self, epoch: str, after: str, wanted: list[str] | None) -> str | None:
@@ -149,16 +150,10 @@ class Reader:
         )
         return found
 
-    def _page(self, epoch: str, namespace: str, after: str) -> list[records.Record]:
-        query = (
-            statements.select_records()
-            .where(_RECORD.c.namespace == namespace, _RECORD.c.record_key > after)
-            .where(_RECORD.c.deleted_at.is_(None))
-            .order_by(_RECORD.c.record_key)
-            .limit(PAGE_RECORDS)
-        )
+    def _page(self, epoch: str, namespace: str, after: str) -> record_columns.RecordColumns:
         return self._ask_in(
-            epoch, lambda connection: statements.to_records(connection.execute(query))
+            epoch,
+            lambda connection: statements.page(connection, namespace, after, PAGE_RECORDS),
         )
 
     def _ask_in(self, epoch: str, question: Callable[[sa.Connection], _Result]) -> _Result:

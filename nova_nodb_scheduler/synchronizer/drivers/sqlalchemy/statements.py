@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import sqlalchemy as sa
 
-from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import schema
+from nova_nodb_scheduler.model import record_columns, records
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, schema
 
 #: A small write in counter mode by one statement, on MariaDB.
 WHOLE = "send whole"
@@ -269,6 +269,48 @@ def of_text(text: bytes, payload: bytes) -> records.Record:
     revision, version, deleted, length, rest = bytes(text).split(b" ", 4)
     key = records.RecordKey(rest[: int(length)].decode(), rest[int(length) :].decode())
     return records.Record(key, int(revision), int(version), bytes(payload), deleted != b"0")
+
+
+#: Live records of one namespace behind a key, in the order of their keys.
+_PAGE = (
+    "SELECT {columns} FROM nodb_record WHERE namespace = {mark} AND record_key > {mark} "
+    "AND deleted_at IS NULL ORDER BY record_key LIMIT {mark}"
+)
+_PAGE_COLUMNS = "record_key, COALESCE(revision, version), version, payload"
+#: As :data:`TEXT_COLUMN`, and for the same reason.
+_PAGE_TEXT = "CONCAT(COALESCE(revision, version), ' ', version, ' ', record_key), payload"
+
+
+def page(
+    connection: sa.Connection, namespace: str, after: str, limit: int
+) -> record_columns.RecordColumns:
+    """Read live records of a namespace that stand behind a key, in the order of their keys.
+
+    As the client gives them: a snapshot reads millions.
+    """
+    is_mysql = connection.dialect.name == "mysql"
+    columns = _PAGE_TEXT if is_mysql else _PAGE_COLUMNS
+    text = _PAGE.format(columns=columns, mark=mark(connection))
+    parameters = (*encoded_names(connection, records.RecordKey(namespace, after)), limit)
+    found: Sequence[Sequence[Any]]
+    if is_mysql:
+        told = engines.rows(connection, text, parameters)
+        found = [(*_parts_of(own), payload) for own, payload in told]
+    else:
+        # Not by the cursor: in SQLite what is asked next is to see what this saw.
+        found = connection.exec_driver_sql(text, parameters).all()
+    keys, revisions, versions, payloads = (
+        map(list, zip(*found, strict=True)) if found else ([],) * 4
+    )
+    if set(map(type, payloads)) != {bytes}:
+        payloads = list(map(bytes, payloads))
+    return record_columns.RecordColumns(namespace, keys, revisions, versions, payloads)
+
+
+def _parts_of(text: bytes) -> tuple[str, int, int]:
+    """Return the key, revision and version that a :data:`_PAGE_TEXT` tells of."""
+    revision, version, key = bytes(text).split(b" ", 2)
+    return key.decode(), int(revision), int(version)
 
 
 def to_records(rows: Iterable[Sequence[Any]]) -> list[records.Record]:

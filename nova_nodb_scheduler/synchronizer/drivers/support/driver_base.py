@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Self
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import record_columns, records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.support import (
     batches,
@@ -234,12 +234,7 @@ class Driver(contract.Synchronizer):
     ) -> Iterator[Sequence[records.Record]]:
         try:
             for page in self._pages(cursor, namespaces):
-                wanted = [
-                    record
-                    for record in page
-                    if not record.deleted
-                    and (namespaces is None or record.key.namespace in namespaces)
-                ]
+                wanted = _wanted(page, namespaces)
                 if wanted:
                     yield wanted
                     # It may have been closed since.
@@ -301,6 +296,19 @@ class Driver(contract.Synchronizer):
         # An earlier batch was written, so "nothing was" would be a lie; of the rest
         # it is unknown, which makes the caller look.
         return results + [batches.UNKNOWN] * (len(writes) - len(results))
+
+
+def _wanted(
+    page: Sequence[records.Record], namespaces: Collection[str] | None
+) -> Sequence[records.Record]:
+    """Return what of a page a snapshot of some namespaces holds."""
+    if isinstance(page, record_columns.RecordColumns):
+        return page if namespaces is None or page.namespace in namespaces else ()
+    return [
+        record
+        for record in page
+        if not record.deleted and (namespaces is None or record.key.namespace in namespaces)
+    ]
 
 
 def resync_reason(

@@ -23,12 +23,15 @@ from nova_nodb_scheduler.synchronizer.replication import ingest, replicator
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests import counted_calls
 from tests.unit.scheduling import hosts
+from tests.unit.store import store_samples
 
 HOSTS = 1500
 KINDS = 4
 #: To read a server among others: nothing but its text is looked at by itself. There are as many
 #: as stand second where each is decoded, entered and indexed by itself.
 CALLS_A_SERVER, CALLS_ALONE = 11, 95
+#: The same of a page that is columns: no object is made of a server but what its text holds.
+CALLS_IN_COLUMNS = 7
 
 
 class Counting:
@@ -188,6 +191,14 @@ class FewCallsTest(testtools.TestCase):
     def test_pages_of_any_length_cost_few_calls(self):
         pages = [list(map(server, range(first, first + 300))) for first in range(0, 3000, 300)]
         self.assertLess(sum(map(self.calls_to_take, pages)) / 3000, CALLS_A_SERVER)
+
+    def test_a_server_in_columns_is_read_by_fewer_calls(self):
+        pages = [
+            store_samples.in_columns(list(map(server, range(first, first + 1024))))
+            for first in range(0, 4096, 1024)
+        ]
+        self.assertLess(sum(map(self.calls_to_take, pages)) / 4096, CALLS_IN_COLUMNS)
+        self.assertEqual(4096, len(self.store.snapshot().namespace("instances")))
 
     def test_one_that_cannot_be_read_costs_no_more_than_those_beside_it(self):
         page = list(map(server, range(2048)))

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots that are read as columns leave in a store what stands in the back end."""
+
+from __future__ import annotations
+
+import unittest.mock
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nova_nodb_scheduler.model import namespaces, record_columns, records
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.synchronizer import contract
+from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import reading
+from nova_nodb_scheduler.synchronizer.replication import ingest, rebuild
+from nova_nodb_scheduler.wire import codec, payload_packing
+from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
+
+V1 = namespaces.SchemaVersion(1, 0)
+POOLS, DRIVES = (
+    namespaces.Namespace(
+        name=name,
+        owner="test",
+        schema=V1,
+        columns=(namespaces.Column("free", namespaces.Kind.INT, ("free",)),),
+        digest=lambda key, state: (key, 0 + state.get("free")),
+    )
+    for name in ("pools", "drives")
+)
+#: With blanks and letters of several bytes, as MariaDB's pages hold them in one text.
+KEYS = ["a", " b", "b ", "c d", "\u00e9", "\u4e16 1", "e", "f", "g", "h", "i", "j"]
+#: What cannot be decoded, is of another schema, has no digest, or does not fit its column.
+FAULTY = [
+    b"\x01{",
+    b'\x01{"s":"2.0","d":{"free":1}}',
+    codec.encode({"size": 1}, V1),
+    codec.encode({"free": "much"}, V1),
+]
+NAMES = st.builds(
+    records.RecordKey,
+    st.sampled_from(["pools", "pools", "drives", "nobody"]),
+    st.sampled_from(KEYS),
+)
+WRITES = st.tuples(
+    st.just("write"), NAMES, st.integers(0, 20) | st.none() | st.sampled_from(FAULTY)
+)
+#: Pages are read between writes; a snapshot may be begun again, and an epoch.
+STEPS = st.lists(
+    WRITES
+    | WRITES
+    | st.tuples(st.sampled_from(["page", "page", "page", "again", "epoch"]), st.none(), st.none()),
+    max_size=40,
+)
+FIRST = st.dictionaries(NAMES, st.integers(0, 20) | st.sampled_from(FAULTY), max_size=30)
+
+
+class Replica:
+    """A store, and what brings snapshots and the feed into it."""
+
+    def __init__(self, synchronizer: driver.SQLAlchemySynchronizer) -> None:
+        self.synchronizer = synchronizer
+        declared = (POOLS, DRIVES)
+        self.store = host_state_store.HostStateStore(
+            declared, codec.decode_state, packing=payload_packing.DictionaryPacking
+        )
+        self.quarantine = ingest.Quarantine(100)
+        self.ingester = ingest.Ingester(self.store, declared, self.quarantine)
+        self.rebuild = rebuild.Rebuild(
+            synchronizer, self.store, declared, self.ingester, self.quarantine
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        self.rebuild.abandon()
+        self.rebuild.begin()
+
+    def read_page(self) -> records.Cursor | None:
+        """Read one page; return the cursor behind the last."""
+        try:
+            found = self.rebuild.read_page()
+        except contract.SnapshotInterrupted:
+            self.begin()
+            return None
+        return found if isinstance(found, records.Cursor) else None
+
+    def catch_up(self) -> None:
+        while (cursor := self.read_page()) is None:
+            pass
+        changes = self.synchronizer.fetch(cursor)
+        if isinstance(changes, records.ResyncNeeded):
+            self.begin()
+            return self.catch_up()
+        for _ in self.ingester.take(changes.records):
+            pass
+        return None
+
+
+class TestColumnsSQLite(sql_databases.SQLiteCase):
+    migrated = True
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name, value in (
+            ("nova_nodb_scheduler.store.record_chunks.ENOUGH_TOGETHER", 2),
+            ("nova_nodb_scheduler.store.record_chunks.CHUNK_ROWS", 4),
+            (f"{reading.__name__}.PAGE_RECORDS", 5),
+        ):
+            self.enterContext(unittest.mock.patch(name, value))
+        self.synchronizer = driver.SQLAlchemySynchronizer(driver.SQLOptions(self.url))
+        self.addCleanup(self.synchronizer.close)
+        self.synchronizer.open()
+
+    def write(self, key: records.RecordKey, value: Any) -> None:
+        """Write a number, some bytes or, for None, a tombstone, whatever stands there."""
+        payload = codec.encode({"free": value}, V1) if isinstance(value, int) else value or b""
+        standing = self.synchronizer.read([key]).get(key)
+        live = standing is not None and not standing.deleted
+        if live or value is not None:
+            expected = standing.revision if standing is not None and live else 0
+            [told] = self.synchronizer.write([records.Write(key, expected, payload, value is None)])
+            self.assertTrue(told.won)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(first=FIRST, steps=STEPS)
+    def test_what_stands_in_the_back_end_stands_in_the_store(
+        self, first: dict[records.RecordKey, Any], steps: list[tuple[str, Any, Any]]
+    ) -> None:
+        self.synchronizer.reset()
+        for key, value in first.items():
+            self.write(key, value)
+        replica = Replica(self.synchronizer)
+        for step, key, value in steps:
+            if step == "write":
+                self.write(key, value)
+            elif step == "epoch":
+                self.synchronizer.reset()
+            elif step == "again" or not replica.rebuild.in_progress:
+                replica.begin()
+            else:
+                replica.read_page()
+        if not replica.rebuild.in_progress:
+            replica.begin()
+        replica.catch_up()
+        self.check(replica)
+
+    def check(self, replica: Replica) -> None:
+        there = [
+            records.RecordKey(name, key) for name in ("pools", "drives", "nobody") for key in KEYS
+        ]
+        found = self.synchronizer.read(there)
+        live = {key: record for key, record in found.items() if not record.deleted}
+        aside = {
+            key
+            for key, record in live.items()
+            if key.namespace == "nobody" or record.payload in FAULTY
+        }
+        self.assertEqual(aside, {each.key for each in replica.quarantine.entries()})
+        snapshot = replica.store.snapshot()
+        for namespace in (POOLS, DRIVES):
+            view = snapshot.namespace(namespace.name)
+            # Of what is kept aside the store may show what stood there before.
+            held = {records.RecordKey(namespace.name, key) for key in view.row_keys()} - aside
+            sound = {key for key in live if key.namespace == namespace.name} - aside
+            self.assertEqual(sound, held)
+            for name in sound:
+                record, stored = live[name], view.get(name.key)
+                assert stored is not None
+                self.assertEqual(
+                    (record.revision, record.version, record.payload),
+                    (stored.revision, stored.version, stored.payload),
+                )
+                free = codec.decode_state(record.payload)["free"]
+                self.assertEqual((name.key, free), view.digest(name.key))
+
+    def test_pages_are_columns(self) -> None:
+        for key in KEYS:
+            self.write(records.RecordKey("pools", key), 1)
+        pages = list(self.synchronizer.snapshot(["pools"]).pages)
+        self.assertEqual({record_columns.RecordColumns}, set(map(type, pages)))
+        self.assertEqual(sorted(KEYS), [record.key.key for page in pages for record in page])
+        for page in pages:
+            read = self.synchronizer.read([record.key for record in page])
+            self.assertEqual([read[record.key] for record in page], list(page))
+
+
+class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
+    pass
+
+
+class TestColumnsPostgreSQL(TestColumnsSQLite, sql_databases.PostgreSQLCase):
+    pass
