@@ -104,7 +104,9 @@ class Rebuild:
         self._reading: _SnapshotReading | None = None
         self._store_is_suspect = False
         #: Given what the store held whenever a snapshot begins with an empty one; no I/O.
+        #: A store that was never filled to its end is told to nobody: part of it misleads.
         self.tell_former: Callable[[store_snapshot.Snapshot], None] = _forget
+        self._was_whole = False
         #: Epoch of what the store holds; empty before the first snapshot.
         self.epoch = ""
         #: Snapshots that reached their end.
@@ -150,8 +152,9 @@ class Rebuild:
         self._quarantine.clear()
         seen = None
         if snapshot.cursor.epoch != self.epoch or self._store_is_suspect:
-            if self.epoch:
+            if self._was_whole:
                 self.tell_former(self._store.snapshot())
+            self._was_whole = False
             # Revisions begin anew with an epoch.
             self._store.begin_epoch()
             self.epoch = snapshot.cursor.epoch
@@ -174,6 +177,7 @@ class Rebuild:
             return refused
         self.generation = (self.generation + 1) | 1
         self._quarantine.clear()
+        self._was_whole = False
         self._store.begin_epoch()
         self.epoch = cursor.epoch
         self._store_is_suspect = False
@@ -259,6 +263,7 @@ class Rebuild:
         if reading.checkpoint is not None:
             reading.checkpoint.close()
         self._reading = None
+        self._was_whole = True
         self.count += 1
         self.generation += 1
         return reading.cursor

@@ -270,7 +270,8 @@ class ConditionsTest(ConditionsCase):
             for each in roots:
                 known[each].append(self.mark(each) or "")
             named = rng.sample(roots, rng.randint(1, 3))
-            marks = {each: known[each][-rng.choice((1, 1, 1, 2, 3))] for each in named[:]}
+            # One of the last three, or of as many as there are.
+            marks = {each: rng.choice([known[each][-1]] * 3 + known[each][-3:]) for each in named}
             differing = [each for each in named if known[each][-1] != marks[each]]
             where = rng.sample(roots, rng.randint(1, 3))
             before = {each: self.placement.usages(each) for each in roots}

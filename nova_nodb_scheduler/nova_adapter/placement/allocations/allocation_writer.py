@@ -398,8 +398,11 @@ class AllocationWrite:
                     absent = list(piece.servers)
                     break
             elif held.amounts == server.amounts:
-                # Whoever wrote it, nobody said that he compared.
-                written = placement_replies.AllocationWritten(was_compared=self._condition is None)
+                # One of ours whose answer was lost may have, and nobody said that he compared.
+                # Where each was refused another has: that was his to do, and it is not ours to
+                # take back.
+                was_compared = self._condition is None or not piece.unsure
+                written = placement_replies.AllocationWritten(was_compared=was_compared)
                 self._settle(piece.only([server]), written)
             else:
                 self._outcomes[server.consumer] = placement_replies.ConsumerExists(why)

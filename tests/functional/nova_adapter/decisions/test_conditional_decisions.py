@@ -258,6 +258,35 @@ class ConditionalDecisionsTest(ConditionalCase):
             self.assertEqual({}, self.held())
             self.set_traits(first)
 
+    def test_what_another_scheduler_wrote_for_the_server_is_not_taken_back(self) -> None:
+        """It froze, its conductor asked another one, and the host is another one by now."""
+        self.trusting()
+        server = str(uuid.uuid4())
+        resources = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
+
+        def by_another() -> None:
+            body = {
+                "allocations": {self.nodes["h1"].uuid: {"resources": resources}},
+                "project_id": test_memory_decisions.PROJECT,
+                "user_id": test_memory_decisions.PROJECT,
+                "consumer_generation": None,
+            }
+            self.ask("put", f"/allocations/{server}", body)
+            self.set_traits("h1", DISABLED)
+
+        self.unguarded_from(switched_placement.GUARDED, by_another)
+        self.manager.select_destinations(
+            self.admin,
+            spec_obj=self.spec([server], ignore_hosts=["h2"]),
+            instance_uuids=[server],
+            return_objects=True,
+        )
+        found = self.ask("get", f"/allocations/{server}")["allocations"]
+        self.assertEqual(
+            {self.nodes["h1"].uuid: resources},
+            {node: each["resources"] for node, each in found.items()},
+        )
+
     def held(self) -> dict[str, Any]:
         """Return what this process still holds of room for requests that are over."""
         return dict(self.runtime.decisions.parts.ways.reservations._reservations._pending)

@@ -54,6 +54,11 @@ class SwitchedPlacement(fixtures.Fixture):  # type: ignore[misc]
         self._lock = threading.RLock()
         guard_switch.switch_on()
         self.addCleanup(guard_switch.switch_off)
+        # The plugin wraps Nova's own methods here. Left so, they would have what another
+        # fixture puts in their place look wrapped.
+        for name in ("put", "post", "delete"):
+            method = getattr(report.SchedulerReportClient, name)
+            self.addCleanup(setattr, report.SchedulerReportClient, name, method)
         own = deploy.loadapp
         self.useFixture(
             fixtures.MonkeyPatch("placement.deploy.loadapp", lambda conf: self._switched(own(conf)))

@@ -218,6 +218,27 @@ class TestResync(testtools.TestCase):
         self.assertEqual([state], told)
         self.assertEqual({}, self.replica.pools())
 
+    def test_a_store_that_was_filled_in_part_is_told_to_nobody(self):
+        told = []
+        self.replica.replicator.tell_former(
+            lambda former: told.append(len(former.namespace("pools")))
+        )
+        self.world.hub.begin_epoch()
+        for number in range(1500):
+            self.world.put(f"k{number:04}", number)
+        self.replica.replicator.step()
+        self.replica.replicator.step()
+        before = list(told)
+        self.assertEqual(1000, len(self.replica.pools()))
+        self.world.hub.begin_epoch()
+        self.replica.catch_up()
+        self.assertEqual(before, told)
+        self.world.put("a", 1)
+        self.replica.catch_up()
+        self.world.hub.begin_epoch()
+        self.replica.catch_up()
+        self.assertEqual([*before, 1], told)
+
     def test_a_truncated_history_drops_what_was_deleted_meanwhile(self):
         self.world.delete("gone")
         for number in range(30):
