@@ -422,21 +422,23 @@ def answered_together(
     :param unjudged: remembers what Placement may not have taken back by then
     :param clock: monotonic seconds
     """
-    together = None if claims_here is None else _AnsweredTogether(claims_here)
+    if claims_here is None:
+        with using(None):
+            yield
+        return
+    together = _AnsweredTogether(claims_here)
     began = clock()
     with using(together):
         try:
             yield
-        except nova_exception.NoValidHost:
-            # Nova's own code has deleted it, and did not hear whether Placement was there.
-            if together is not None:
+        except BaseException as error:
+            if unjudged is not None:
                 together.remember(unjudged)
-            raise
-        except BaseException:
-            if together is not None:
-                together.remember(unjudged)
-                if clock() < began + _TAKES_BACK_SECONDS:
-                    together.take_back()
+            # Without a host Nova's own code has deleted it, and did not hear whether Placement
+            # was there.
+            is_deleted = isinstance(error, nova_exception.NoValidHost)
+            if not is_deleted and clock() < began + _TAKES_BACK_SECONDS:
+                together.take_back()
             raise
 
 
@@ -454,11 +456,10 @@ class _AnsweredTogether:
             self._standing.append((move, take_back))
         return stands
 
-    def remember(self, unjudged: UnjudgedClaimer | None) -> None:
+    def remember(self, unjudged: UnjudgedClaimer) -> None:
         """Have all remembered that stands; no I/O."""
         for move, _take_back in self._standing:
-            if unjudged is not None:
-                unjudged.may_be_left(move)
+            unjudged.may_be_left(move)
 
     def take_back(self) -> None:
         """Have all go that stands. Their claims end as those of servers that never stand."""

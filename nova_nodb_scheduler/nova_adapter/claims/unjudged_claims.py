@@ -377,9 +377,8 @@ class UnjudgedClaims:
         try:
             noted = self._notes.note(move)
         except BaseException:
-            # A green thread's end: nobody answers with it, so it is to be nobody's.
-            if self._verifier.withdraw(wanted) is verification.Withdrawal.UNKNOWN:
-                self.may_be_left(move)
+            # A green thread's end.
+            self._withdrawn(move, wanted)
             raise
         if noted is None:
             LOG.warning(
@@ -400,10 +399,7 @@ class UnjudgedClaims:
             if noted.confirm():
                 return True
         except BaseException:
-            # Nobody answers with it, so it is to be nobody's.
-            if self._verifier.withdraw(wanted) is verification.Withdrawal.UNKNOWN:
-                self.may_be_left(move)
-            else:
+            if self._withdrawn(move, wanted):
                 noted.release()
             raise
         LOG.warning(
@@ -412,6 +408,15 @@ class UnjudgedClaims:
             {"server": move.consumer, "node": move.host},
         )
         self._take_back(move, wanted)
+        return False
+
+    def _withdrawn(
+        self, move: outside_claims.OutsideMove, wanted: verification.VerifiedAllocation
+    ) -> bool:
+        """Withdraw what nobody answers with, so that it is nobody's; False where it may be left."""
+        if self._verifier.withdraw(wanted) is not verification.Withdrawal.UNKNOWN:
+            return True
+        self.may_be_left(move)
         return False
 
     def _take_back(
