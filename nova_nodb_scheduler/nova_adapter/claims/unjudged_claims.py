@@ -67,9 +67,7 @@ _Held = Mapping[str, model.HeldClaim]
 class _Views:
     """A view that refuses nothing, and remembers who was there before. One claim's."""
 
-    def __init__(
-        self, synchronizer: contract.Synchronizer, place_of: Callable[[str], str]
-    ) -> None:
+    def __init__(self, synchronizer: contract.Synchronizer, place_of: Callable[[str], str]) -> None:
         self._synchronizer = synchronizer
         self._place_of = place_of
         #: Claims of others in the record that the own one was added to; None where

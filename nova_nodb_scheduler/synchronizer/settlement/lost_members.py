@@ -412,9 +412,7 @@ def _rests_elsewhere(snapshot: store_snapshot.Snapshot, place: model.Place) -> b
     if group_members.place_of(snapshot, host) in group_members.hosts_of(snapshot, consumer):
         return False
     instances = snapshot.namespace(_INSTANCES)
-    found = (
-        instances.get(f"{consumer}@{cell}") for cell in instances.vocabulary("cell").texts()
-    )
+    found = (instances.get(f"{consumer}@{cell}") for cell in instances.vocabulary("cell").texts())
     rows = [each.state["row"] for each in found if each is not None]
     return bool(rows) and all(
         row.get("task_state") is None and (row.get("host") or row.get("vm_state") == "error")
