@@ -218,12 +218,20 @@ class ClaimNotes:
         broken = group_rules.policy_broken(record, claim, group, {})
         return AgainstPolicy(broken) if broken else None
 
-    def remember(self, move: outside_claims.OutsideMove) -> None:
-        """Keep a member that nobody can be told of until the back end can."""
+    def remember(self, move: outside_claims.OutsideMove) -> AgainstPolicy | None:
+        """Keep a member that nobody can be told of until the back end can.
+
+        Two threads may have judged before either was kept: it is looked at once more.
+        """
         group = ledger_claimer.judged_group(move.request, self._strict)
-        if group is not None and self.are_judged():
-            place = move.consumer, self._memory.place_of(move.host)
-            self._memory.add(group.uuid, place, self._batches.writer)
+        if group is None or not self.are_judged():
+            return None
+        place = move.consumer, self._memory.place_of(move.host)
+        member_id = self._memory.add(group.uuid, place, self._batches.writer)
+        broken = self._broken_by_memory(move)
+        if broken is not None:
+            self._memory.left(group.uuid, {place: member_id})
+        return broken
 
     def _note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         self._synchronizer.open()
@@ -420,7 +428,8 @@ class UnjudgedClaims:
             self._withdrawn(move, wanted)
             raise
         if noted is None:
-            self._notes.remember(move)
+            noted = self._notes.remember(move)
+        if noted is None:
             LOG.warning(
                 "Server %(server)s of group %(group)s goes to node %(node)s and nobody can be "
                 "told: nova-compute's own look at the group's policy is left.",

@@ -54,8 +54,9 @@ class MemberMemory:
     def left(self, group_uuid: str, ids: Mapping[group_model.Place, str]) -> None:
         """Forget members, by the ids of these."""
 
-    def add(self, group_uuid: str, place: group_model.Place, writer: str) -> None:
-        """Remember a member that the back end could not be told of."""
+    def add(self, group_uuid: str, place: group_model.Place, writer: str) -> str:
+        """Remember a member that the back end could not be told of; return its new id."""
+        return ""
 
     def place_of(self, uuid: str) -> str:
         """Return the name of a node's host; its uuid where it is not known."""

@@ -179,12 +179,13 @@ class LostMembers(group_places.MemberMemory):
                 if lost is not None and lost.member.claim_id == member_id:
                     self._drop(group_uuid, [place])
 
-    def add(self, group_uuid: str, place: model.Place, writer: str) -> None:
+    def add(self, group_uuid: str, place: model.Place, writer: str) -> str:
         """See :class:`group_places.MemberMemory`."""
         member = model.Member(claims.ClaimState.CONFIRMED, str(uuid_module.uuid4()), writer)
         with self._lock:
             self._keep(group_uuid, place, LostMember(member, self._clock()))
         self._wake.set()
+        return member.claim_id
 
     def place_of(self, uuid: str) -> str:
         """See :class:`group_places.MemberMemory`."""
