@@ -112,6 +112,7 @@ class LostMembers(group_places.MemberMemory):
         self._editor = record_editor.RecordEditor(synchronizer, [_GROUPS])
         self._lock = threading.Lock()
         self._lost: dict[str, dict[model.Place, LostMember]] = {}
+        self._count = 0
         #: Confirmed here lately, the oldest first.
         self._recent: dict[tuple[str, model.Place], LostMember] = {}
         #: Hosts by node as the store had them: the back end has nodes only once they are
@@ -125,7 +126,7 @@ class LostMembers(group_places.MemberMemory):
         )
 
     def __len__(self) -> int:
-        return sum(map(len, self._lost.values()))
+        return self._count
 
     # -- what is asked and told while requests are decided --------------------------------
 
@@ -224,10 +225,10 @@ class LostMembers(group_places.MemberMemory):
             {"kept": kept, "dropped": len(found) - kept},
         )
 
-    def turn(self) -> None:
+    def turn(self) -> bool:
         """Note in the present epoch what is not; without I/O where nothing is lost.
 
-        Nothing is noted before the store is whole again: what it shows elsewhere by then
+        Says whether there is more than one turn does. Nothing is noted before the store is whole again: what it shows elsewhere by then
         has no place to be noted, such as after a worker slept for an hour.
 
         Blocks for a read and a write a group.
@@ -236,19 +237,22 @@ class LostMembers(group_places.MemberMemory):
         """
         self._forget_old()
         moment = self._moment()
-        if moment is None:
-            return
+        if moment is None or not self._lost:
+            return False
         cursor, snapshot = moment
         evidence = settlement_rules.SettlementEvidence(snapshot)
         count = 0
-        for group, members in self._due(cursor, snapshot):
+        due = self._due(cursor, snapshot)
+        for group, members in due:
             lost = {place: _as_of(each.member, evidence, place) for place, each in members.items()}
             key = group_rules.group_key(group)
             note = functools.partial(group_rules.note_lost, lost=lost)
             try:
                 edited = self._editor.edit(key, group_rules.on_group(key, note))
             except errors.UndecodableRecord as error:
+                # Nobody here judges by it either.
                 LOG.warning("Members of %(key)s stay lost: %(error)s", {"key": key, "error": error})
+                self._noted(group, members, cursor)
                 continue
             if isinstance(edited, record_editor.Edited) and edited.record is not None:
                 epoch = edited.epoch or cursor.epoch
@@ -260,6 +264,7 @@ class LostMembers(group_places.MemberMemory):
                 "%(count)d places in server groups that the back end lost are noted again.",
                 {"count": count},
             )
+        return len(due) == _TURN_GROUPS
 
     def _moment(self) -> tuple[records.Cursor, store_snapshot.Snapshot] | None:
         """Return how far the feed was followed, and what it brought; None if it is not."""
@@ -278,19 +283,19 @@ class LostMembers(group_places.MemberMemory):
         with self._lock:
             for group in list(self._lost):
                 members = self._lost[group]
-                over = [
-                    place
-                    for place, each in members.items()
-                    if _is_told(each, cursor) or _rests_elsewhere(snapshot, place)
-                ]
-                self._drop(group, over)
+                told = [place for place, each in members.items() if _is_told(each, cursor)]
                 left = {
                     place: each
                     for place, each in members.items()
                     if each.noted is None or each.noted.epoch != cursor.epoch
                 }
-                if left and len(due) < _TURN_GROUPS:
+                over = [place for place in left if _rests_elsewhere(snapshot, place)]
+                self._drop(group, [*told, *over])
+                left = {place: each for place, each in left.items() if place not in over}
+                if left:
                     due.append((group, left))
+                if len(due) == _TURN_GROUPS:
+                    break
         return due
 
     def _noted(
@@ -329,15 +334,18 @@ class LostMembers(group_places.MemberMemory):
 
     def _keep(self, group: str, place: model.Place, lost: LostMember) -> bool:
         """Remember a member, the newest word of it; False where there is no room."""
-        if place not in self._lost.get(group, {}) and len(self) >= MOST_MEMBERS:
+        is_new = place not in self._lost.get(group, {})
+        if is_new and self._count >= MOST_MEMBERS:
             return False
         self._lost.setdefault(group, {})[place] = lost
+        self._count += is_new
         return True
 
     def _drop(self, group: str, places: list[model.Place]) -> None:
         members = self._lost[group]
         for place in places:
             del members[place]
+        self._count -= len(places)
         if not members:
             del self._lost[group]
 
@@ -360,8 +368,7 @@ class LostMembers(group_places.MemberMemory):
             self._wake.wait(KEPT_SECONDS if self._names else None)
         pause = _AWAY_SECONDS
         try:
-            self.turn()
-            pause = _TURN_SECONDS
+            pause = 0.0 if self.turn() else _TURN_SECONDS
         except errors.NodbError as error:
             LOG.info("Members of server groups are not noted now: %(why)s", {"why": error})
         finally:
