@@ -228,8 +228,9 @@ class LostMembers(group_places.MemberMemory):
     def turn(self) -> bool:
         """Note in the present epoch what is not; without I/O where nothing is lost.
 
-        Says whether there is more than one turn does. Nothing is noted before the store is whole again: what it shows elsewhere by then
-        has no place to be noted, such as after a worker slept for an hour.
+        Says whether there is more than one turn does. Nothing is noted before the store is
+        whole again: of servers that it shows elsewhere by then no place is, such as after a
+        worker slept for an hour.
 
         Blocks for a read and a write a group.
 
