@@ -149,7 +149,8 @@ class GroupPlaces:
         # Before it is written: who learns meanwhile that all is lost is to know of them.
         for each in members:
             standing = group_model.Member(model.ClaimState.CONFIRMED, each.member_id, self._writer)
-            self._memory.stand(each.group_uuid, {each.grant.claim.group_place: standing})
+            claim = each.grant.claim
+            self._memory.stand(each.group_uuid, {claim.group_place: standing})
         found = self._editor.edit_entries(
             members,
             lambda each: group_rules.group_key(each.group_uuid),

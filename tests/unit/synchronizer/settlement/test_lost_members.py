@@ -361,7 +361,9 @@ class JudgedTest(LostMembersCase):
 
     def test_nothing_is_looked_at_while_nothing_is_lost(self):
         self.both_on_their_way()
-        with mock.patch.object(self.one.store, "snapshot", side_effect=AssertionError):
+        with mock.patch.object(
+            self.one.store, "snapshot", autospec=True, side_effect=AssertionError
+        ):
             epoch = self.one.client.head().epoch
             self.assertEqual({}, self.one.lost.of("anti-affinity", epoch))
 
@@ -414,7 +416,7 @@ class NotedTest(LostMembersCase):
 
     def test_nothing_is_asked_of_the_back_end_where_nothing_is_lost(self):
         self.both_on_their_way()
-        with mock.patch.object(self.one.client, "read", side_effect=AssertionError):
+        with mock.patch.object(self.one.client, "read", autospec=True, side_effect=AssertionError):
             self.one.lost.turn()
 
     def test_a_store_that_is_half_built_is_no_reason_to_forget_any(self):
