@@ -198,25 +198,32 @@ class ClaimNotes:
         except Exception:
             # Without it the allocation is still looked at.
             LOG.exception("Server %(server)s cannot be noted.", {"server": move.consumer})
-        return self._broken_by_memory(move)
+        return self._broken_by_memory(move) if self._strict else None
 
     def _broken_by_memory(self, move: outside_claims.OutsideMove) -> AgainstPolicy | None:
         """Judge a group's policy by what this process knows; None where nothing speaks against."""
+        try:
+            broken = self._why_broken(move)
+        except Exception:
+            LOG.exception("Whether a group's policy is kept cannot be told.")
+            return None
+        return AgainstPolicy(broken) if broken else None
+
+    def _why_broken(self, move: outside_claims.OutsideMove) -> str:
         group = ledger_claimer.judged_group(move.request, self._strict)
         if group is None or not self.are_judged():
-            return None
+            return ""
         place = self._memory.place_of(move.host)
         lost = self._memory.of(group.uuid, None)
         if not lost or place == move.host:
-            return None
+            return ""
         members = {
             (consumer, self._memory.place_of(host)): member
             for (consumer, host), member in lost.items()
         }
         record = group_model.GroupRecord(group.uuid, members)
         claim = model.Claim(move.consumer, move.host, move.resources, place=place)
-        broken = group_rules.policy_broken(record, claim, group, {})
-        return AgainstPolicy(broken) if broken else None
+        return group_rules.policy_broken(record, claim, group, {})
 
     def remember(self, move: outside_claims.OutsideMove) -> AgainstPolicy | None:
         """Keep a member that nobody can be told of until the back end can.
@@ -422,13 +429,11 @@ class UnjudgedClaims:
         if self._notes is None or not move.group_uuid:
             return None
         try:
-            noted = self._notes.note(move)
+            noted = self._notes.note(move) or self._notes.remember(move)
         except BaseException:
             # A green thread's end.
             self._withdrawn(move, wanted)
             raise
-        if noted is None:
-            noted = self._notes.remember(move)
         if noted is None:
             LOG.warning(
                 "Server %(server)s of group %(group)s goes to node %(node)s and nobody can be "
