@@ -146,6 +146,24 @@ class LostMembersTest(HeldCases, LostMembersCase):
         self.hub.faults.come_up()
         self.wait(lambda: all(len(self.members(each)) == 2 for each in POLICIES))
 
+    def test_of_two_threads_that_place_members_while_it_is_away_the_later_one_gives_way(self):
+        own, others = self.client.put, []
+
+        def put(url: str, *args: Any, **kwargs: Any) -> Any:
+            done = own(url, *args, **kwargs)
+            if url.startswith("/allocations") and not others:
+                # Another, which judged as this one did, before either was remembered.
+                others.append("")
+                others[0] = self.next_by_own_path("anti-affinity", ignore_hosts=["h2"])
+            return done
+
+        self.hub.faults.go_down()
+        self.addCleanup(self.hub.faults.come_up)
+        with mock.patch.object(self.client, "put", put):
+            chosen = self.next_by_own_path("anti-affinity")
+        self.assertEqual(["h1", "h2"], [*others, chosen])
+        self.assertEqual((1, 1), (self.used("h1")["VCPU"], self.used("h2")["VCPU"]))
+
     def test_another_worker_keeps_to_them_though_it_never_knew_them(self):
         first = self.place_first_ones()
         self.lose()
