@@ -26,10 +26,10 @@ SQLite has no such locks. There the first statement writes what is there, which
 takes the lock of the database.
 
 A request may name provider trees for which it chose its allocations, by their
-generations (:mod:`.tree_conditions`). They are compared behind the locks, again in
-each try: who changes what a locked provider has raises its generation in the same
-transaction, before this one or after it. Other members of a tree are not locked:
-one that changes meanwhile changes after.
+generations, and by what they consist of but for allocations (:mod:`.tree_conditions`).
+They are compared behind the locks, again in each try: who changes what a locked
+provider has raises its generation in the same transaction, before this one or after
+it. Other members of a tree are not locked: one that changes meanwhile changes after.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from placement import db_api, exception
 from placement.objects import allocation as alloc_obj
 from placement.objects import consumer as consumer_obj
 from placement.objects import resource_provider as rp_obj
+from placement.objects import trait as trait_obj
 
 from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.placement_adapter import (
@@ -61,6 +62,9 @@ MOST_SECONDS = 10.0
 _ALLOCATIONS = alloc_obj._ALLOC_TBL
 _CONSUMERS = consumer_obj.CONSUMER_TBL
 _PROVIDERS = rp_obj._RP_TBL
+_INVENTORIES = rp_obj._INV_TBL
+_AGGREGATES, _PROVIDER_AGGREGATES = rp_obj._AGG_TBL, rp_obj._RP_AGG_TBL
+_TRAITS, _PROVIDER_TRAITS = trait_obj._TRAIT_TBL, rp_obj._RP_TRAIT_TBL
 
 _OF_MYSQL = ("mysql", "mariadb")
 #: Where a statement names a good part of a table, MySQL would scan all of it, and keep a lock of
@@ -232,51 +236,102 @@ def _lock_providers(context: Any, ids: Iterable[int]) -> dict[int, int]:
 
 
 def _compare_trees(context: Any) -> None:
-    """Compare the trees that the request names, if it names any; by one statement.
+    """Compare the trees that the request names, if it names any.
+
+    By one statement; by three more where generations differ and contents are named.
 
     :raises TreesDiffer: where one is not as it says, or is gone
     """
     asked = requested_trees.of_request()
     if asked is None or _reshaping.get():
         return
-    roots = _PROVIDERS.alias("root")
+    trees = _trees_named(context, asked.marks)
+    found = {root: tree_conditions.mark(*_generations(root, rows)) for root, rows in trees.items()}
+    moved = {root for root, mark in asked.marks.items() if found.get(root) != mark.generations}
+    by_contents = {root: trees[root] for root in moved & trees.keys() if asked.marks[root].contents}
+    if by_contents:
+        digests = _digests(context, by_contents)
+        moved -= {root for root, each in digests.items() if each == asked.marks[root].contents}
+    asked.differing = frozenset(moved)
+    if asked.differing:
+        raise TreesDiffer(roots=", ".join(sorted(asked.differing)))
+
+
+def _trees_named(context: Any, roots: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the rows of all providers of trees by their root's uuid, of those that there are."""
+    root, parent = _PROVIDERS.alias("root"), _PROVIDERS.alias("parent")
     columns = _PROVIDERS.c
     query = (
         sa.select(
             columns.id,
             columns.uuid,
             columns.generation,
-            columns.parent_provider_id,
-            columns.root_provider_id,
+            root.c.uuid.label("root"),
+            parent.c.uuid.label("parent"),
         )
-        .select_from(_PROVIDERS.join(roots, columns.root_provider_id == roots.c.id))
-        .where(roots.c.uuid.in_(list(asked.marks)))
-    )
-    trees: dict[int, list[Any]] = collections.defaultdict(list)
-    uuids: dict[int, str] = {}
-    for row in context.session.execute(query):
-        trees[row.root_provider_id].append(row)
-        uuids[row.id] = row.uuid
-    found = {uuids[root]: _mark(root, rows, uuids) for root, rows in trees.items() if root in uuids}
-    asked.differing = frozenset(
-        root for root, mark in asked.marks.items() if found.get(root) != mark
-    )
-    if asked.differing:
-        raise TreesDiffer(roots=", ".join(sorted(asked.differing)))
-
-
-def _mark(root: int, rows: Iterable[Any], uuids: Mapping[int, str]) -> str:
-    own = next(each for each in rows if each.id == root)
-    return tree_conditions.mark(
-        own.generation,
-        (
-            tree_conditions.TreeMember(
-                each.uuid, uuids.get(each.parent_provider_id), each.generation
+        .select_from(
+            _PROVIDERS.join(root, columns.root_provider_id == root.c.id).outerjoin(
+                parent, columns.parent_provider_id == parent.c.id
             )
-            for each in rows
-            if each.id != root
-        ),
+        )
+        .where(root.c.uuid.in_(list(roots)))
     )
+    trees: dict[str, list[Any]] = collections.defaultdict(list)
+    for row in context.session.execute(query):
+        trees[row.root].append(row)
+    return trees
+
+
+def _generations(root: str, rows: Iterable[Any]) -> tuple[int, list[tree_conditions.TreeMember]]:
+    others = []
+    generation = -1
+    for each in rows:
+        if each.uuid == root:
+            generation = each.generation
+        else:
+            others.append(tree_conditions.TreeMember(each.uuid, each.parent, each.generation))
+    return generation, others
+
+
+def _digests(context: Any, trees: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Return what trees consist of but for allocations, by root; by three statements."""
+    ids = [row.id for rows in trees.values() for row in rows]
+    inventories: dict[int, dict[str, Any]] = collections.defaultdict(dict)
+    for row in context.session.execute(
+        sa.select(_INVENTORIES).where(_INVENTORIES.c.resource_provider_id.in_(ids))
+    ):
+        name = context.rc_cache.string_from_id(row.resource_class_id)
+        inventories[row.resource_provider_id][name] = row._mapping
+    traits = _names(context, ids, _TRAITS.c.name, _PROVIDER_TRAITS, _TRAITS, "trait_id")
+    aggregates = _names(
+        context, ids, _AGGREGATES.c.uuid, _PROVIDER_AGGREGATES, _AGGREGATES, "aggregate_id"
+    )
+    return {
+        root: tree_conditions.contents(
+            {
+                row.uuid: tree_conditions.ProviderContents(
+                    row.parent, inventories[row.id], traits[row.id], aggregates[row.id]
+                )
+                for row in rows
+            }
+        )
+        for root, rows in trees.items()
+    }
+
+
+def _names(
+    context: Any, ids: Sequence[int], name: Any, links: Any, named: Any, link: str
+) -> dict[int, list[str]]:
+    """Return what providers are linked to, by their ids."""
+    query = (
+        sa.select(links.c.resource_provider_id, name)
+        .select_from(links.join(named, links.c[link] == named.c.id))
+        .where(links.c.resource_provider_id.in_(ids))
+    )
+    found: dict[int, list[str]] = collections.defaultdict(list)
+    for provider, each in context.session.execute(query):
+        found[provider].append(each)
+    return found
 
 
 def _usage_before(context: Any, allocs: Sequence[Any]) -> tuple[Any, ...]:

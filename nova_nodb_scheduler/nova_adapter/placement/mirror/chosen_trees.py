@@ -18,7 +18,7 @@ is current does not help a plan that was made over the one before.
 A guarded Placement compares the trees as it writes, in the same transaction:
 
     not compared within the bound, and not changed since P  ->  write, if it has the
-        generations of the record  ->  "same": note it
+        generations of the record, or all but allocations is the record's  ->  "same": note it
         "differs", or nothing said: GET in_tree as above, behind the write
 
 What the own write moved the generations to no record shows for a moment: a tree that a
@@ -99,7 +99,9 @@ class ChosenTrees:
     #: Back-end seconds at which this worker compared a tree itself.
     _noted: dict[str, float] = attrs.field(init=False, factory=dict)
     #: Of those that Placement compared as it wrote: what they were found to be, and when.
-    _shown: dict[str, tuple[str, float]] = attrs.field(init=False, factory=dict)
+    _shown: dict[str, tuple[tree_conditions.TreeMark, float]] = attrs.field(
+        init=False, factory=dict
+    )
     #: Trees that were asked for, and those of them that had changed.
     asked: int = attrs.field(init=False, default=0)
     changed: int = attrs.field(init=False, default=0)
@@ -126,22 +128,26 @@ class ChosenTrees:
             state = _state(snapshot, root)
             if state is None or "broken" in state or _differs(root, planned_on, snapshot):
                 continue
-            marks[root] = _mark(state)
+            marks[root] = _mark(root, state)
         if not 0 < len(marks) <= tree_conditions.MOST_TREES:
             return None
         return TreeCondition(self, marks, now)
 
-    def unshown(self, marks: Mapping[str, str]) -> Mapping[str, str]:
+    def unshown(
+        self, marks: Mapping[str, tree_conditions.TreeMark]
+    ) -> Mapping[str, tree_conditions.TreeMark]:
         """Return those that no write of this process has shown to be so, within the bound."""
         oldest = self._now_seconds() - self._bound_seconds
         with self._lock:
             return {
                 root: mark
                 for root, mark in marks.items()
-                if (shown := self._shown.get(root)) is None or shown[0] != mark or shown[1] < oldest
+                if (shown := self._shown.get(root)) is None
+                or shown[0].contents != mark.contents
+                or shown[1] < oldest
             }
 
-    def show(self, marks: Mapping[str, str], at: float) -> None:
+    def show(self, marks: Mapping[str, tree_conditions.TreeMark], at: float) -> None:
         """Note that trees were these as Placement wrote; back-end seconds, from before."""
         with self._lock:
             self.shown += len(marks)
@@ -252,14 +258,14 @@ class TreeCondition:
     """
 
     _trees: ChosenTrees
-    wanted: Mapping[str, str]
+    wanted: Mapping[str, tree_conditions.TreeMark]
     _at: float
 
-    def marks(self) -> Mapping[str, str]:
+    def marks(self) -> Mapping[str, tree_conditions.TreeMark]:
         """Return what is still to be compared."""
         return self._trees.unshown(self.wanted)
 
-    def held(self, marks: Mapping[str, str]) -> None:
+    def held(self, marks: Mapping[str, tree_conditions.TreeMark]) -> None:
         """Note that trees were the same."""
         self._trees.show(marks, self._at)
 
@@ -303,13 +309,24 @@ def _differs(
     return _fixed(before) != _fixed(now)
 
 
-def _mark(state: Mapping[str, Any]) -> str:
+def _mark(root: str, state: Mapping[str, Any]) -> tree_conditions.TreeMark:
     """Return what a guarded Placement is to find of a record's tree."""
-    return tree_conditions.mark(
-        state["generation"],
-        (
-            tree_conditions.TreeMember(uuid, child["parent"], child["generation"])
-            for uuid, child in state["children"].items()
+    children = state["children"]
+    return tree_conditions.TreeMark(
+        tree_conditions.mark(
+            state["generation"],
+            (
+                tree_conditions.TreeMember(uuid, child["parent"], child["generation"])
+                for uuid, child in children.items()
+            ),
+        ),
+        tree_conditions.contents(
+            {
+                uuid: tree_conditions.ProviderContents(
+                    each.get("parent"), each["inventories"], each["traits"], each["aggregates"]
+                )
+                for uuid, each in {**children, root: state}.items()
+            }
         ),
     )
 
