@@ -203,7 +203,7 @@ class ConditionalDecisionsTest(ConditionalCase):
         condition.held(marks)
         self.assertEqual({}, condition.marks())
         # Of another state of the tree that says nothing.
-        self.chosen.show({host: "7"}, self.chosen._now_seconds())
+        self.chosen.show({host: "7"}, self.chosen._clock())
         self.assertEqual(marks, condition.marks())
 
     # -- who answers -----------------------------------------------------------------
