@@ -205,10 +205,10 @@ class ConditionalDecisionsTest(ConditionalCase):
         self.assertEqual({}, condition.marks())
         # So it does where only allocations moved it since; of another tree it says nothing.
         moved = attrs.evolve(marks[host], generations="7")
-        self.chosen.show({host: moved}, self.chosen._now_seconds())
+        self.chosen.show({host: moved}, self.chosen._clock())
         self.assertEqual({}, condition.marks())
         other = attrs.evolve(moved, contents="0" * 16)
-        self.chosen.show({host: other}, self.chosen._now_seconds())
+        self.chosen.show({host: other}, self.chosen._clock())
         self.assertEqual(marks, condition.marks())
 
     # -- who answers -----------------------------------------------------------------
