@@ -24,21 +24,23 @@ def extractor_of(own: Extractor) -> Extractor:
     :raises HTTPBadRequest: of webob, from Placement's own function
     """
     constants = {id(each): each for each in vars(schemas).values() if isinstance(each, dict)}
-    checked: set[int] = set()
+    #: By the schema's place in memory, which a constant keeps.
+    validators: dict[int, Any] = {}
 
     def extract_json(body: bytes, schema: Any) -> Any:
         """Return the parsed body, which is as the schema says."""
-        if id(schema) in checked:
+        validator = validators.get(id(schema))
+        if validator is not None:
             try:
                 data = jsonutils.loads(body)
             except ValueError:
                 return own(body, schema)
-            kind = util.jsonschema.validators.validator_for(schema)
-            if kind(schema, format_checker=util._FORMAT_CHECKER).is_valid(data):
+            if validator.is_valid(data):
                 return data
         data = own(body, schema)
-        if id(schema) in constants:
-            checked.add(id(schema))
+        if validator is None and id(schema) in constants:
+            kind = util.jsonschema.validators.validator_for(schema)
+            validators[id(schema)] = kind(schema, format_checker=util._FORMAT_CHECKER)
         return data
 
     return extract_json
