@@ -220,7 +220,7 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
     asked = requested_trees.of_request() if not _reshaping.get() else None
     locked = locked_providers.NONE
     if providers or asked:
-        roots = asked.marks if asked else ()
+        roots = list(asked.marks) if asked else ()
         locked = locked_providers.read(context, providers, classes.values(), roots)
     _compare_trees(asked, locked, providers)
     if not locked.have_room(
@@ -245,17 +245,16 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
             if each.used
         ],
     )
+    # No handler of allocations has called, which would not look at them.
     if not requested:
-        # No handler has called, which would not look at them.
         _give_ids(context, [each for each in allocs if each.used])
+    if not requested or _reshaping.get():
+        _give_generations(context, allocs)
     _change_consumers(context, requested)
     _raise_consumers(context, [each for name, each in consumers.items() if name not in made])
     emptied = set(consumers) - {each.consumer.uuid for each in allocs if each.used}
     if emptied:
         consumer_obj.delete_consumers_if_no_allocations(context, emptied)
-    for each in allocs:
-        provider = each.resource_provider
-        provider.generation = locked.generations[provider.id]
     for name, consumer in consumers.items():
         consumer.generation = 1 if name in made else consumer.generation + 1
 
@@ -400,6 +399,13 @@ def _give_ids(context: Any, allocs: Sequence[Any]) -> None:
     for each in allocs:
         class_id = context.rc_cache.id_from_string(each.resource_class)
         each.id = ids[each.resource_provider.id, class_id, each.consumer.uuid]
+
+
+def _give_generations(context: Any, allocs: Sequence[Any]) -> None:
+    """Give providers the generations that they have now, as Placement's own function does."""
+    found = locked_providers.generations(context, {each.resource_provider.id for each in allocs})
+    for each in allocs:
+        each.resource_provider.generation = found[each.resource_provider.id]
 
 
 def _change_consumers(

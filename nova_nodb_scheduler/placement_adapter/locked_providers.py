@@ -22,7 +22,7 @@ _PROVIDERS = models.ResourceProvider.__table__
 _INVENTORIES = models.Inventory.__table__
 _ALLOCATIONS = models.Allocation.__table__
 
-_INVENTORY, _LOCKED, _MEMBER = range(3)
+_INVENTORY, _MEMBER = range(2)
 
 
 @attrs.frozen
@@ -53,12 +53,10 @@ class _Member:
 class LockedProviders:
     """Providers as the transaction that has locked them sees them.
 
-    :param generations: by id
     :param inventories: by ids of provider and resource class
     :param members: of the trees that the request names, by id
     """
 
-    generations: Mapping[int, int]
     inventories: Mapping[tuple[int, int], Inventory]
     members: Mapping[int, _Member]
 
@@ -113,7 +111,7 @@ class LockedProviders:
         return True
 
 
-NONE = LockedProviders({}, {}, {})
+NONE = LockedProviders({}, {})
 
 
 def read(
@@ -126,35 +124,37 @@ def read(
     :param roots: uuids of the roots of trees that are to be compared
     """
     named = {"providers": list(providers), "classes": list(classes)}
-    statement = _ALONE
-    if roots:
-        statement = _WITH_TREES
-        named["roots"] = list(roots)
-    found = LockedProviders({}, {}, {})
-    for kind, number, uuid, *more in context.session.connection().execute(statement, named):
+    connection = context.session.connection()
+    if not roots:
+        return LockedProviders(
+            {
+                (number, class_id): Inventory(*numbers)
+                for number, class_id, *numbers in connection.execute(_INVENTORIES_ALONE, named)
+            },
+            {},
+        )
+    found = LockedProviders({}, {})
+    for kind, uuid, number, *more in connection.execute(_WITH_TREES, {**named, "roots": roots}):
         if kind == _INVENTORY:
             class_id, *numbers = more
             found.inventories[number, class_id] = Inventory(*numbers)
-        elif kind == _LOCKED:
-            found.generations[number] = more[0]
         else:
             found.members[number] = _Member(uuid, *more[:3])
     return found
 
 
-# -- the statement --------------------------------------------------------------------
+def generations(context: Any, providers: Collection[int]) -> dict[int, int]:
+    """Return the generations of providers by id, as this transaction has raised them."""
+    query = sa.select(_PROVIDERS.c.id, _PROVIDERS.c.generation).where(
+        _PROVIDERS.c.id.in_(providers)
+    )
+    return {number: generation for number, generation in context.session.execute(query)}
 
 
-def _kind(kind: int) -> Any:
-    return sa.literal_column(str(kind), sa.Integer()).label("kind")
+# -- the statements -------------------------------------------------------------------
 
 
-def _nulls(count: int) -> Iterable[Any]:
-    """Take their types from the first selection: a ratio is to stay what it is there."""
-    return (sa.null() for _ in range(count))
-
-
-def _statement(*, with_trees: bool) -> Any:
+def _inventories(*before: Any) -> Any:
     columns = _INVENTORIES.c
     used = (
         sa.select(sa.func.sum(_ALLOCATIONS.c.used))
@@ -164,11 +164,9 @@ def _statement(*, with_trees: bool) -> Any:
         )
         .scalar_subquery()
     )
-    locked = sa.bindparam("providers", expanding=True)
-    inventories = sa.select(
-        _kind(_INVENTORY),
-        columns.resource_provider_id.label("number"),
-        sa.cast(sa.null(), sa.String()).label("uuid"),
+    return sa.select(
+        *before,
+        columns.resource_provider_id,
         columns.resource_class_id,
         columns.total,
         columns.reserved,
@@ -178,31 +176,36 @@ def _statement(*, with_trees: bool) -> Any:
         columns.allocation_ratio,
         used.label("used"),
     ).where(
-        columns.resource_provider_id.in_(locked),
+        columns.resource_provider_id.in_(sa.bindparam("providers", expanding=True)),
         columns.resource_class_id.in_(sa.bindparam("classes", expanding=True)),
     )
-    own = sa.select(
-        _kind(_LOCKED), _PROVIDERS.c.id, sa.null(), _PROVIDERS.c.generation, *_nulls(7)
-    ).where(_PROVIDERS.c.id.in_(locked))
-    if not with_trees:
-        return sa.union_all(inventories, own)
+
+
+def _with_trees() -> Any:
     member, root = _PROVIDERS.alias("member"), _PROVIDERS.alias("root")
     members = (
         sa.select(
             _kind(_MEMBER),
-            member.c.id,
             sa.cast(member.c.uuid, sa.String()),
+            member.c.id,
             member.c.generation,
             member.c.parent_provider_id,
             member.c.root_provider_id,
-            *_nulls(5),
+            # They take their types from the inventories: a ratio is to stay what it is there.
+            *(sa.null() for _ in range(5)),
         )
         .select_from(member.join(root, member.c.root_provider_id == root.c.id))
         .where(root.c.uuid.in_(sa.bindparam("roots", expanding=True)))
     )
-    return sa.union_all(inventories, own, members)
+    return sa.union_all(
+        _inventories(_kind(_INVENTORY), sa.cast(sa.null(), sa.String()).label("uuid")), members
+    )
+
+
+def _kind(kind: int) -> Any:
+    return sa.literal_column(str(kind), sa.Integer()).label("kind")
 
 
 #: Made once: their compiled forms are found by them.
-_ALONE = _statement(with_trees=False)
-_WITH_TREES = _statement(with_trees=True)
+_INVENTORIES_ALONE = _inventories()
+_WITH_TREES = _with_trees()

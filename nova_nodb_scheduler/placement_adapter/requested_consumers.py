@@ -186,9 +186,7 @@ def read_providers(context: Any, uuids: Collection[str]) -> dict[str, Any]:
 
 def _provider(context: Any, number: int, uuid: str, name: str | None, generation: int) -> Any:
     """Return Placement's object of a provider."""
-    return rp_obj.ResourceProvider(
-        context, id=number, uuid=uuid, name=name, generation=generation
-    )
+    return rp_obj.ResourceProvider(context, id=number, uuid=uuid, name=name, generation=generation)
 
 
 def read_again(context: Any) -> None:
@@ -198,7 +196,7 @@ def read_again(context: Any) -> None:
     """
     found = dict(of(context))
     new = {name: each for name, each in found.items() if each.consumer.id is None}
-    rows = requested_rows.read(context, new)
+    rows = requested_rows.read(new)
     for name, row in rows.consumers.items():
         if new[name].has_generation:
             raise exception.ConcurrentUpdateDetected
@@ -214,12 +212,13 @@ def _requested(
     has_type = bool(want_version.matches((1, 38)))
     owners = {name: _owner(context, each) for name, each in data.items()}
     rows = requested_rows.read(
-        context,
         data,
         providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
         projects=dict.fromkeys(project for project, _user in owners.values()),
         users=dict.fromkeys(user for _project, user in owners.values()),
-        types=dict.fromkeys(each.get("consumer_type") for each in data.values()) if has_type else (),
+        types=dict.fromkeys(each.get("consumer_type") for each in data.values())
+        if has_type
+        else (),
     )
     setattr(context, _READ_PROVIDERS, rows.providers)
     projects = {

@@ -47,7 +47,6 @@ class RequestedRows:
 
 
 def read(
-    context: Any,
     consumers: Collection[str],
     *,
     providers: Collection[str] = (),
@@ -55,7 +54,7 @@ def read(
     users: Collection[str] = (),
     types: Collection[str] = (),
 ) -> RequestedRows:
-    """Return the rows of what is named, by one statement, in a transaction that reads."""
+    """Return the rows of what is named, by one statement, on a connection of its own."""
     named = {
         "providers": list(providers),
         "projects": list(projects),
@@ -63,8 +62,9 @@ def read(
         "types": list(types),
         "consumers": list(consumers),
     }
-    with db_api.placement_context_manager.reader.using(context):
-        rows = context.session.connection().execute(_STATEMENT, named).fetchall()
+    # Not by a session: that ends what has only been read twice.
+    with db_api.get_placement_engine().connect() as connection:
+        rows = connection.execute(_STATEMENT, named).fetchall()
     found = RequestedRows({}, {}, {}, {}, {}, {})
     for kind, number, name, second, third, *numbers in rows:
         _PLACES[kind](found, number, name, second, third, numbers)

@@ -23,7 +23,7 @@ def ids(context: Any, names: Iterable[str]) -> dict[str, int]:
 
     :raises ResourceClassNotFound: of Placement, for the first that there is none of
     """
-    global _known  # noqa: PLW0603 - what the process has learned
+    global _known
     cache = context.rc_cache
     if not cache._id_cache:
         cache._id_cache.update(_known)

@@ -113,7 +113,9 @@ class SameRoomTest(test_guarded_write.GuardedCase):
                 )
                 for provider, each in self.rng.choices(places, k=self.rng.choice([1, 1, 2, 3]))
             ]
-            named = [(each.resource_provider.uuid, each.resource_class, each.used) for each in asked]
+            named = [
+                (each.resource_provider.uuid, each.resource_class, each.used) for each in asked
+            ]
             mine, own = self.judged(ctx, asked)
             # For a removal it may ask Placement where it need not: nothing else.
             if any(each.used for each in asked) or mine:
