@@ -155,8 +155,7 @@ def replace_all(context: Any, alloc_list: list[Any]) -> None:
         except database_conflicts.ERRORS as error:
             if isinstance(error, db_exc.DBDuplicateEntry):
                 restore()
-                with db_api.placement_context_manager.reader.independent.using(context):
-                    requested_consumers.read_again(context)
+                requested_consumers.read_again(context)
                 restore = _restorer(context, alloc_list)
             elif not database_conflicts.is_conflict(error):
                 raise
@@ -220,7 +219,7 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
     asked = requested_trees.of_request() if not _reshaping.get() else None
     locked = locked_providers.NONE
     if providers or asked:
-        roots = list(asked.marks) if asked else ()
+        roots = asked.marks if asked else ()
         locked = locked_providers.read(context, providers, classes.values(), roots)
     _compare_trees(asked, locked, providers)
     if not locked.have_room(

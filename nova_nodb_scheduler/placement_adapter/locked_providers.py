@@ -80,9 +80,12 @@ class LockedProviders:
             each = self.members[number]
             if number != root:
                 above = self.members.get(each.parent) if each.parent is not None else None
-                generation = each.generation - (number in raised)
                 found.append(
-                    tree_conditions.TreeMember(each.uuid, above and above.uuid, generation)
+                    tree_conditions.TreeMember(
+                        each.uuid,
+                        above.uuid if above is not None else None,
+                        each.generation - (number in raised),
+                    )
                 )
         return tree_conditions.mark(self.members[root].generation - (root in raised), found)
 
@@ -133,14 +136,17 @@ def read(
             },
             {},
         )
-    found = LockedProviders({}, {})
-    for kind, uuid, number, *more in connection.execute(_WITH_TREES, {**named, "roots": roots}):
+    inventories: dict[tuple[int, int], Inventory] = {}
+    members: dict[int, _Member] = {}
+    for kind, uuid, number, *more in connection.execute(
+        _WITH_TREES, {**named, "roots": list(roots)}
+    ):
         if kind == _INVENTORY:
             class_id, *numbers = more
-            found.inventories[number, class_id] = Inventory(*numbers)
+            inventories[number, class_id] = Inventory(*numbers)
         else:
-            found.members[number] = _Member(uuid, *more[:3])
-    return found
+            members[number] = _Member(uuid, *more[:3])
+    return LockedProviders(inventories, members)
 
 
 def generations(context: Any, providers: Collection[int]) -> dict[int, int]:
@@ -148,7 +154,7 @@ def generations(context: Any, providers: Collection[int]) -> dict[int, int]:
     query = sa.select(_PROVIDERS.c.id, _PROVIDERS.c.generation).where(
         _PROVIDERS.c.id.in_(providers)
     )
-    return {number: generation for number, generation in context.session.execute(query)}
+    return {row.id: row.generation for row in context.session.execute(query)}
 
 
 # -- the statements -------------------------------------------------------------------

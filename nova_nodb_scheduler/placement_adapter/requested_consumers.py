@@ -211,14 +211,13 @@ def _requested(
     has_generation = bool(want_version.matches((1, 28)))
     has_type = bool(want_version.matches((1, 38)))
     owners = {name: _owner(context, each) for name, each in data.items()}
+    types = [str(each.get("consumer_type")) for each in data.values()] if has_type else []
     rows = requested_rows.read(
         data,
         providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
         projects=dict.fromkeys(project for project, _user in owners.values()),
         users=dict.fromkeys(user for _project, user in owners.values()),
-        types=dict.fromkeys(each.get("consumer_type") for each in data.values())
-        if has_type
-        else (),
+        types=dict.fromkeys(types),
     )
     setattr(context, _READ_PROVIDERS, rows.providers)
     projects = {

@@ -8,7 +8,7 @@ does not: what a consumer holds belongs to the generation that is read with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -38,12 +38,12 @@ class RequestedRows:
     :param held: ids of allocations by the consumer's uuid
     """
 
-    providers: Mapping[str, tuple[int, str, str | None, int]]
-    projects: Mapping[str, int]
-    users: Mapping[str, int]
-    types: Mapping[str, int]
-    consumers: Mapping[str, Mapping[str, Any]]
-    held: Mapping[str, list[int]]
+    providers: dict[str, tuple[int, str, str | None, int]] = attrs.field(factory=dict)
+    projects: dict[str, int] = attrs.field(factory=dict)
+    users: dict[str, int] = attrs.field(factory=dict)
+    types: dict[str, int] = attrs.field(factory=dict)
+    consumers: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    held: dict[str, list[int]] = attrs.field(factory=dict)
 
 
 def read(
@@ -65,29 +65,33 @@ def read(
     # Not by a session: that ends what has only been read twice.
     with db_api.get_placement_engine().connect() as connection:
         rows = connection.execute(_STATEMENT, named).fetchall()
-    found = RequestedRows({}, {}, {}, {}, {}, {})
+    found = RequestedRows()
     for kind, number, name, second, third, *numbers in rows:
-        _PLACES[kind](found, number, name, second, third, numbers)
+        _PUTS[kind](found, number, name, second, third, numbers)
     return found
 
 
-def _put_provider(found: Any, number: int, name: str, second: str, _third: str, more: Any) -> None:
+def _put_provider(
+    found: RequestedRows, number: int, name: str, second: str, _third: str, more: Any
+) -> None:
     found.providers[name] = (number, name, second, more[0])
 
 
-def _put_project(found: Any, number: int, name: str, *_rest: Any) -> None:
+def _put_project(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
     found.projects[name] = number
 
 
-def _put_user(found: Any, number: int, name: str, *_rest: Any) -> None:
+def _put_user(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
     found.users[name] = number
 
 
-def _put_type(found: Any, number: int, name: str, *_rest: Any) -> None:
+def _put_type(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
     found.types[name] = number
 
 
-def _put_consumer(found: Any, number: int, name: str, second: str, third: str, more: Any) -> None:
+def _put_consumer(
+    found: RequestedRows, number: int, name: str, second: str, third: str, more: Any
+) -> None:
     generation, type_id, project_id, user_id = more
     found.consumers[name] = {
         "id": number,
@@ -103,12 +107,12 @@ def _put_consumer(found: Any, number: int, name: str, second: str, third: str, m
     }
 
 
-def _put_allocation(found: Any, number: int, name: str, *_rest: Any) -> None:
+def _put_allocation(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
     found.held.setdefault(name, []).append(number)
 
 
 #: By kind of row.
-_PLACES = (_put_provider, _put_project, _put_user, _put_type, _put_consumer, _put_allocation)
+_PUTS = (_put_provider, _put_project, _put_user, _put_type, _put_consumer, _put_allocation)
 
 
 # -- the statement --------------------------------------------------------------------
@@ -116,7 +120,7 @@ _PLACES = (_put_provider, _put_project, _put_user, _put_type, _put_consumer, _pu
 
 def _branch(kind: int, number: Any, texts: tuple[Any, ...], numbers: tuple[Any, ...] = ()) -> Any:
     """Return a selection of a row's kind, id, three texts and four numbers."""
-    filled = [sa.cast(each, sa.String()) for each in texts]
+    filled: list[Any] = [sa.cast(each, sa.String()) for each in texts]
     filled += [sa.literal_column("''", sa.String())] * (3 - len(texts))
     zero = sa.literal_column("0", sa.Integer())
     return sa.select(

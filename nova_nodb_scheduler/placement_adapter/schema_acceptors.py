@@ -96,19 +96,16 @@ def _array(schema: Mapping[str, Any]) -> Acceptor:
 
 def _string(schema: Mapping[str, Any]) -> Acceptor:
     least, most = schema.get("minLength", 0), schema.get("maxLength", float("inf"))
-    searches = [re.compile(schema["pattern"]).search] if "pattern" in schema else []
+    searches: list[Callable[[str], Any]] = []
+    if "pattern" in schema:
+        searches.append(re.compile(schema["pattern"]).search)
     if "format" in schema:
         if schema["format"] not in _FORMATS:
             raise UnknownSchemaError(schema)
         searches.append(_FORMATS[schema["format"]].fullmatch)
 
     def accept(value: str) -> bool:
-        if not least <= len(value) <= most:
-            return False
-        for search in searches:
-            if not search(value):
-                return False
-        return True
+        return least <= len(value) <= most and all(search(value) for search in searches)
 
     return accept
 
