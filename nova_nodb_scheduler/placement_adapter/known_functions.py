@@ -30,8 +30,13 @@ KNOWN: Mapping[str, Mapping[str, frozenset[str | None]]] = {
         "Consumer": frozenset({"1c7ca6d86abfaf1b"}),
         "ConsumerType": frozenset({"8589034321b437ca"}),
         "Inventory": frozenset({"0bcaeff775d49849"}),
+        "PlacementAggregate": frozenset({"5527f5decd231d1a"}),
         "Project": frozenset({"54ef8f7f12a50a9e"}),
+        "ResourceClass": frozenset({"5a342a3f0e4365bc"}),
         "ResourceProvider": frozenset({"d57087be78ee2eeb"}),
+        "ResourceProviderAggregate": frozenset({"040c3a9688943617"}),
+        "ResourceProviderTrait": frozenset({"925bce6607adc15e"}),
+        "Trait": frozenset({"e2b6df0fbcacd641"}),
         "User": frozenset({"6bad5a54aa16f38a"}),
     },
     "placement.handlers.allocation": {

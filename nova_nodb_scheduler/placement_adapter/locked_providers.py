@@ -42,7 +42,7 @@ class Inventory:
 
 
 @attrs.frozen
-class Member:
+class MemberRow:
     """One provider of a tree; parent and root by their ids."""
 
     uuid: str
@@ -60,7 +60,7 @@ class LockedProviders:
     """
 
     inventories: Mapping[tuple[int, int], Inventory]
-    members: Mapping[int, Member]
+    members: Mapping[int, MemberRow]
 
     def marks(self, raised: Collection[int]) -> dict[str, str]:
         """Return what tells each tree's state from all others, by root.
@@ -139,7 +139,7 @@ def read(
             {},
         )
     inventories: dict[tuple[int, int], Inventory] = {}
-    members: dict[int, Member] = {}
+    members: dict[int, MemberRow] = {}
     for kind, uuid, number, *more in connection.execute(
         _WITH_TREES, {**named, "roots": list(roots)}
     ):
@@ -147,7 +147,7 @@ def read(
             class_id, *numbers = more
             inventories[number, class_id] = Inventory(*numbers)
         else:
-            members[number] = Member(uuid, *more[:3])
+            members[number] = MemberRow(uuid, *more[:3])
     return LockedProviders(inventories, members)
 
 

@@ -26,7 +26,7 @@ _PROVIDER_TRAITS = models.ResourceProviderTrait.__table__
 
 
 def read(
-    context: Any, members: Mapping[int, locked_providers.Member], roots: Collection[str]
+    context: Any, members: Mapping[int, locked_providers.MemberRow], roots: Collection[str]
 ) -> dict[str, str]:
     """Return digests of trees by their root's uuid, by three statements.
 
