@@ -8,8 +8,11 @@ other's write, with the generation from after it, and so grants what is not
 there.
 
 Here the first statement of a transaction locks the rows of its providers, in
-the order of their ids, and everything is read after it: who waits for the lock
-sees what the other wrote. Under REPEATABLE READ of InnoDB the snapshot begins
+the order of their ids, and everything that is judged is read after it: who waits
+for the lock sees what the other wrote. MySQL raises the generations by that same
+statement, for all that are locked are written to; PostgreSQL, which changes rows
+in an order of its own, by the next. What consumers hold is read before, with their
+generations, which the write compares. Under REPEATABLE READ of InnoDB the snapshot begins
 with the first reading that takes no locks, under READ COMMITTED of PostgreSQL
 with each statement. Another try is another transaction.
 
@@ -199,8 +202,8 @@ def reshaper_of(own: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any
 def set_allocations(context: Any, allocs: list[Any]) -> None:
     """Stand for ``_set_allocations`` of ``placement.objects.allocation``.
 
-    Each step is one statement, or as many as Placement has for the step whatever
-    the number of consumers.
+    Each step is one statement, or none, or as many as Placement has for the step,
+    whatever the number of consumers.
 
     :raises TreesDiffer: where one is not what the request took it for
     :raises ConcurrentUpdateDetected: of Placement, for a consumer's generation

@@ -26,7 +26,7 @@ _INVENTORY, _MEMBER = range(2)
 
 
 @attrs.frozen
-class Inventory:
+class LockedInventory:
     """What there is of a resource class on a provider; units as in Placement's tables.
 
     :param used: by allocations of all consumers; None where there are none
@@ -59,7 +59,7 @@ class LockedProviders:
     :param members: of the trees that the request names, by id
     """
 
-    inventories: Mapping[tuple[int, int], Inventory]
+    inventories: Mapping[tuple[int, int], LockedInventory]
     members: Mapping[int, MemberRow]
 
     def marks(self, raised: Collection[int]) -> dict[str, str]:
@@ -133,19 +133,19 @@ def read(
     if not roots:
         return LockedProviders(
             {
-                (number, class_id): Inventory(*numbers)
+                (number, class_id): LockedInventory(*numbers)
                 for number, class_id, *numbers in connection.execute(_INVENTORIES_ALONE, named)
             },
             {},
         )
-    inventories: dict[tuple[int, int], Inventory] = {}
+    inventories: dict[tuple[int, int], LockedInventory] = {}
     members: dict[int, MemberRow] = {}
     for kind, uuid, number, *more in connection.execute(
         _WITH_TREES, {**named, "roots": list(roots)}
     ):
         if kind == _INVENTORY:
             class_id, *numbers = more
-            inventories[number, class_id] = Inventory(*numbers)
+            inventories[number, class_id] = LockedInventory(*numbers)
         else:
             members[number] = MemberRow(uuid, *more[:3])
     return LockedProviders(inventories, members)
