@@ -3,13 +3,15 @@
 
 import sys
 
+import fixtures
 import hypothesis
 import immutables
 import numpy as np
 import testtools
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.store import record_index
+from nova_nodb_scheduler.store import record_index, vocabulary
+from tests import counted_calls
 
 #: Enough of one value to make a map of its records, and to have that become a tuple again.
 MANY = 3 * record_index._FEW
@@ -52,6 +54,12 @@ class PostingsTest(testtools.TestCase):
 
 
 class LedRowsTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_index._LEAST_TOGETHER", 8)
+        )
+
     @hypothesis.settings(deadline=None, max_examples=100)
     @hypothesis.given(
         st.lists(
@@ -93,4 +101,34 @@ class LedRowsTest(testtools.TestCase):
             led.enter(part, np.arange(first, first + len(part)))
         held = led.freeze()
         self.assertEqual({20}, {len(record_index.lookup(held, host)) for host in range(1000)})
-        self.assertLess(sum(map(sys.getsizeof, held.values())) / 20_000, 6)
+        self.assertLess(held.loaded.nbytes / 20_000, 6)
+
+    def test_rows_of_a_load_are_found_by_no_call_for_each_of_them(self):
+        codes = np.random.default_rng(2).permutation(np.arange(20_000, dtype=np.int32))
+        led = record_index.LedRows(vocabulary.shared_number)
+
+        def load():
+            for first in range(0, 20_000, 2048):
+                part = codes[first : first + 2048]
+                led.enter(part, np.arange(first, first + len(part)))
+            led.freeze()
+
+        self.assertLess(counted_calls.count(load), 200)
+        self.assertEqual((7,), record_index.lookup(led.freeze(), codes.item(7)))
+
+    def test_what_came_before_a_look_and_much_behind_it_stand_together(self):
+        led = record_index.LedRows(int)
+        for first in (0, 100, 1000):
+            led.enter(np.arange(50, dtype=np.int32), np.arange(first, first + 50))
+            self.assertEqual((first + 7,), record_index.lookup(led.freeze(), 7)[-1:])
+            if first == 0:
+                before = led.freeze()
+        self.assertEqual((7,), record_index.lookup(before, 7))
+        self.assertEqual({7, 107, 1007}, set(record_index.lookup(led.freeze(), 7)))
+
+    def test_few_rows_of_codes_far_between_take_no_place_for_each_code(self):
+        led = record_index.LedRows(int)
+        led.enter(np.arange(0, 10**6, 10**5, dtype=np.int32), np.arange(10))
+        held = led.freeze()
+        self.assertIsNone(held.loaded)
+        self.assertEqual((3,), record_index.lookup(held, 3 * 10**5))
