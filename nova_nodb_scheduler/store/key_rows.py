@@ -204,11 +204,19 @@ class SortedKeys:
 
     def merged(self, other: SortedKeys) -> SortedKeys:
         """Return the keys of both, which have none in common."""
-        return self._sorted(
-            np.concatenate((self._highs, other._highs)),
-            np.concatenate((self._lows, other._lows)),
-            np.concatenate((self._codes, other._codes)),
-            np.concatenate((self._rows, other._rows)),
+        return self.joined((self, other))
+
+    @classmethod
+    def joined(cls, parts: Sequence[SortedKeys]) -> SortedKeys:
+        """Sort the keys of some parts, which may be in any order each.
+
+        :raises ValueError: one of them occurs twice
+        """
+        return cls._sorted(
+            np.concatenate([each._highs for each in parts]),
+            np.concatenate([each._lows for each in parts]),
+            np.concatenate([each._codes for each in parts]),
+            np.concatenate([each._rows for each in parts]),
         )
 
     def without(self, gone: Collection[bytes]) -> SortedKeys:
@@ -469,39 +477,35 @@ class _Gathered:
     """Packed keys and rows of pages, before these are sorted together."""
 
     def __init__(self) -> None:
-        self._keys: list[npt.NDArray[np.uint8]] = []
-        self._rows: list[npt.NDArray[np.uint32]] = []
+        self._parts: list[SortedKeys] = []
         self._least = self._most = 0
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._parts)
 
     def add(self, packed: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp]) -> None:
-        least, most = self._ends(packed)
-        if self._keys:
+        """Add keys, shape (n, 17), and their rows."""
+        halves = _halves(packed[:, :_UUID_BYTES])
+        highs = halves[:, 0]
+        least, most = highs.min().item(), highs.max().item()
+        if self._parts:
             least, most = min(least, self._least), max(most, self._most)
         self._least, self._most = least, most
-        self._keys.append(packed)
-        self._rows.append(rows.astype(np.uint32))
+        codes, numbers = packed[:, _UUID_BYTES].copy(), rows.astype(np.uint32)
+        self._parts.append(SortedKeys(highs, halves[:, 1], codes, numbers))
 
     def is_apart(self, packed: npt.NDArray[np.uint8]) -> bool:
         """Return whether none of some keys can be here, by the least and the greatest uuids."""
-        least, most = self._ends(packed)
-        return not self._keys or most < self._least or self._most < least
-
-    @staticmethod
-    def _ends(packed: npt.NDArray[np.uint8]) -> tuple[int, int]:
         highs = _halves(packed[:, :_UUID_BYTES])[:, 0]
-        return highs.min().item(), highs.max().item()
+        return not self._parts or bool(highs.max() < self._least or self._most < highs.min())
 
     def sort(self) -> SortedKeys:
         """Return all of them, and gather anew.
 
         :raises ValueError: one of them occurs twice
         """
-        keys, rows = np.concatenate(self._keys), np.concatenate(self._rows)
-        self._keys, self._rows = [], []
-        return SortedKeys.of(keys, rows)
+        parts, self._parts = self._parts, []
+        return SortedKeys.joined(parts)
 
 
 class PackedRowsMutation:

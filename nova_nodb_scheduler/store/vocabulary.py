@@ -93,8 +93,13 @@ class Vocabulary:
         texts = list(texts)
         found = list(map(self._codes.get, texts))
         if None in found:
-            for text in dict.fromkeys(texts):
-                self.code(text)
+            news = [text for text in dict.fromkeys(texts) if text not in self._codes]
+            first = len(self._texts)
+            # The texts first: a reader that finds a code finds its text.
+            self._texts += news
+            self._codes.update(
+                zip(news, shared_numbers(range(first, first + len(news))), strict=True)
+            )
             found = list(map(self._codes.get, texts))
         return found  # type: ignore[return-value]
 

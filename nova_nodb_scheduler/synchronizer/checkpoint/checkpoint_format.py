@@ -19,7 +19,7 @@ import numpy.typing as npt
 import orjson
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import key_rows, stored_pages
+from nova_nodb_scheduler.store import key_rows, record_chunks, stored_pages
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.wire import decoded_sizes
 
@@ -263,12 +263,13 @@ def _rows_body(
     else:
         keys = _joined(page.keys)
     parts: list[bytes] = [orjson.dumps(meta), keys]
-    parts += [page.revisions.tobytes(), page.versions.tobytes()]
+    parts += [_narrow(page.revisions).tobytes(), _narrow(page.versions).tobytes()]
     parts += _many(page.held)
-    parts += [page.owners.tobytes(), page.places.tobytes(), page.dictionary]
+    parts += [_narrow(page.owners).tobytes(), page.places.tobytes(), page.dictionary]
     for column in page.columns.values():
-        values = column.codes if isinstance(column, stored_pages.TextColumn) else column
-        parts.append(values.tobytes())
+        if isinstance(column, stored_pages.TextColumn):
+            column = column.codes
+        parts.append((_narrow(column) if column.dtype in _NARROWED else column).tobytes())
     parts += [flags.tobytes() for flags in page.absent.values()]
     digests = page.digests
     if digests is not None:
@@ -284,15 +285,18 @@ def _rows_of(
     namespace = _text(meta["namespace"])
     suffixes = meta["suffixes"]
     keys = _split(parts.next()) if suffixes is None else _uuid_keys(parts.next(), suffixes)
-    revisions, versions = parts.array(np.int64), parts.array(np.int64)
+    count = len(keys)
+    revisions, versions = parts.numbers(np.int64, count), parts.numbers(np.int64, count)
     held = parts.many()
-    owners, places = parts.array(np.int32), parts.array(np.uint8)
+    owners, places = parts.numbers(np.int32, count), parts.array(np.uint8)
     dictionary = parts.next()
     columns: dict[str, npt.NDArray[Any] | stored_pages.TextColumn] = {}
     for name, form in meta["columns"].items():
         if type(form) is list:
             texts = texts_of(namespace, name, form)
-            columns[name] = stored_pages.TextColumn(parts.array(np.int32), texts)
+            columns[name] = stored_pages.TextColumn(parts.numbers(np.int32, count), texts)
+        elif _NUMBERS[form] in _NARROWED:
+            columns[name] = parts.numbers(_NUMBERS[form], count)
         else:
             columns[name] = parts.array(_NUMBERS[form])
     absent = {_text(name): parts.array(np.bool_) for name in meta["absent"]}
@@ -310,6 +314,16 @@ def _rows_of(
 _NUMBERS: Mapping[str, Any] = {
     np.dtype(each).str: each for each in (np.int64, np.float64, np.bool_)
 }
+
+
+#: Whole numbers, which stand in as few bytes as those of a page need.
+_NARROWED = (np.int64, np.int32)
+_WIDTHS = (1, 2, 4, 8)
+
+
+def _narrow(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return whole numbers in few bytes each."""
+    return numbers.astype(f"i{record_chunks.bytes_needed(numbers)}") if len(numbers) else numbers
 
 
 def _records_body(namespace: str, page: Sequence[records.Record]) -> bytes:
@@ -396,6 +410,14 @@ class _Parts:
     def array(self, dtype: Any) -> npt.NDArray[Any]:
         part = self.next()
         return np.frombuffer(part, dtype) if part else np.empty(0, dtype)
+
+    def numbers(self, dtype: Any, count: int) -> npt.NDArray[Any]:
+        """Return so many whole numbers, which :func:`_narrow` made narrow."""
+        part = self.next()
+        width, rest = divmod(len(part), count) if count else (0, len(part))
+        if rest or (count and (width not in _WIDTHS or width > np.dtype(dtype).itemsize)):
+            raise ValueError(f"{len(part)} bytes of {count} numbers")
+        return np.frombuffer(part, f"i{width}").astype(dtype) if count else np.empty(0, dtype)
 
     def many(self) -> list[bytes]:
         counts, joined = self.array(np.uint32), self.next()
