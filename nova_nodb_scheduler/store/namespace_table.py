@@ -357,9 +357,7 @@ class NamespaceTable:
             state made the namespace's digest raise, changed nothing
         """
         if len(changes) >= record_chunks.ENOUGH_TOGETHER:
-            page = changes
-            if not isinstance(page, record_columns.ChangeColumns):
-                page = self._in_columns(changes)
+            page = self._in_columns(changes)
             if page is not None and self._take_new(page):
                 return [True] * len(changes)
             changes = list(changes)
@@ -397,10 +395,10 @@ class NamespaceTable:
             self._take(changes, taken, outcomes)
         return outcomes
 
-    def _in_columns(
-        self, changes: Sequence[records.Change]
-    ) -> record_columns.ChangeColumns | None:
+    def _in_columns(self, changes: Sequence[records.Change]) -> record_columns.ChangeColumns | None:
         """Return changes as columns; None where there is a tombstone."""
+        if isinstance(changes, record_columns.ChangeColumns):
+            return changes
         if any(map(_DELETED, changes)):
             return None
         columns = zip(*map(_OF_RECORD, changes), strict=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import immutables
 import numpy as np
@@ -69,7 +69,8 @@ class Rows:
 
     def texts(self, keys: Sequence[str]) -> list[str | None]:
         """Return the texts that are kept of keys; None where there is no such record."""
-        rows, chunks, size = map(self._rows.open().get, keys), self._chunks.open(), record_chunks.CHUNK_ROWS
+        chunks, size = self._chunks.open(), record_chunks.CHUNK_ROWS
+        rows = map(self._rows.open().get, keys)
         return [None if row is None else chunks[row // size].keys[row % size] for row in rows]
 
     def revision(self, row: int) -> int:
@@ -224,7 +225,6 @@ _ROW_BYTES = 4
 Texts = tuple[str, ...]
 
 Value = TypeVar("Value", bound=Hashable)
-Sought = TypeVar("Sought", bound=Hashable, contravariant=True)
 #: A key or a row.
 Record = TypeVar("Record", str, int)
 #: One record, a few (rows as bytes, keys as a tuple), or many.
@@ -257,14 +257,7 @@ def discard(entries: EntriesMutation[Value, Record], value: Value, record: Recor
         del entries[value]
 
 
-class Found(Protocol[Sought, Record]):
-    """Leads from values to postings."""
-
-    def get(self, value: Sought, /) -> Postings[Record] | None:
-        """Return the postings of a value; None for none."""
-
-
-def lookup(entries: Found[Value, Record], value: Value) -> tuple[Record, ...]:
+def lookup(entries: Entries[Value, Record], value: Value) -> tuple[Record, ...]:
     """Return the records below a value, in no order."""
     postings = entries.get(value)
     return () if postings is None else _records(postings)
@@ -353,10 +346,12 @@ class LedEntries:
     def __init__(self, loaded: CodedRows | None, entries: Entries[int, int]) -> None:
         self.loaded, self._entries = loaded, entries
 
-    def get(self, code: int) -> Postings[int] | None:
-        """Return the postings of a code; None for none."""
-        found = self._entries.get(code)
-        return self.loaded.get(code) if found is None and self.loaded is not None else found
+    def rows(self, code: int) -> tuple[int, ...]:
+        """Return the rows of a code, in no order."""
+        found: Any = self._entries.get(code)
+        if found is None and self.loaded is not None:
+            found = self.loaded.get(code)
+        return () if found is None else _records(found)
 
 
 class LedRows:
@@ -639,7 +634,7 @@ class IndexReader:
         found = []
         leading = codes[-1]
         assert leading is not None
-        for row in lookup(self._led[columns[-1]], leading):
+        for row in self._led[columns[-1]].rows(leading):
             number, offset = divmod(row, record_chunks.CHUNK_ROWS)
             chunk = self._chunks[number]
             for column, code in zip(columns[:-1], codes, strict=False):

@@ -174,9 +174,7 @@ class _Dump:
     ) -> None:
         self._layout = layout
         self._namespace = layout.namespace
-        self._texts = {
-            position: _TextTelling(words) for position, words in vocabularies.items()
-        }
+        self._texts = {position: _TextTelling(words) for position, words in vocabularies.items()}
         self._packing = packing
         self._form = layout.namespace.digest_form
 

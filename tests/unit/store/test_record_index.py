@@ -91,7 +91,7 @@ class LedRowsTest(testtools.TestCase):
         for held, then in seen:
             for code in range(4):
                 expected = {row for row, own in then.items() if own == code}
-                self.assertEqual(sorted(expected), sorted(record_index.lookup(held, code)))
+                self.assertEqual(sorted(expected), sorted(held.rows(code)))
 
     def test_servers_that_come_in_any_order_take_six_bytes_each_below_their_hosts(self):
         led = record_index.LedRows(int)
@@ -100,7 +100,7 @@ class LedRowsTest(testtools.TestCase):
             part = hosts[first : first + 256]
             led.enter(part, np.arange(first, first + len(part)))
         held = led.freeze()
-        self.assertEqual({20}, {len(record_index.lookup(held, host)) for host in range(1000)})
+        self.assertEqual({20}, {len(held.rows(host)) for host in range(1000)})
         self.assertLess(held.loaded.nbytes / 20_000, 6)
 
     def test_rows_of_a_load_are_found_by_no_call_for_each_of_them(self):
@@ -114,21 +114,21 @@ class LedRowsTest(testtools.TestCase):
             led.freeze()
 
         self.assertLess(counted_calls.count(load), 200)
-        self.assertEqual((7,), record_index.lookup(led.freeze(), codes.item(7)))
+        self.assertEqual((7,), led.freeze().rows(codes.item(7)))
 
     def test_what_came_before_a_look_and_much_behind_it_stand_together(self):
         led = record_index.LedRows(int)
         for first in (0, 100, 1000):
             led.enter(np.arange(50, dtype=np.int32), np.arange(first, first + 50))
-            self.assertEqual((first + 7,), record_index.lookup(led.freeze(), 7)[-1:])
+            self.assertEqual((first + 7,), led.freeze().rows(7)[-1:])
             if first == 0:
                 before = led.freeze()
-        self.assertEqual((7,), record_index.lookup(before, 7))
-        self.assertEqual({7, 107, 1007}, set(record_index.lookup(led.freeze(), 7)))
+        self.assertEqual((7,), before.rows(7))
+        self.assertEqual({7, 107, 1007}, set(led.freeze().rows(7)))
 
     def test_few_rows_of_codes_far_between_take_no_place_for_each_code(self):
         led = record_index.LedRows(int)
         led.enter(np.arange(0, 10**6, 10**5, dtype=np.int32), np.arange(10))
         held = led.freeze()
         self.assertIsNone(held.loaded)
-        self.assertEqual((3,), record_index.lookup(held, 3 * 10**5))
+        self.assertEqual((3,), held.rows(3 * 10**5))
