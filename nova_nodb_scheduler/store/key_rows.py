@@ -176,16 +176,20 @@ class SortedKeys:
         :raises ValueError: one of them occurs twice
         """
         halves = _halves(packed[:, :_UUID_BYTES])
-        return cls._sorted(halves[:, 0], halves[:, 1], packed[:, _UUID_BYTES], rows)
+        return cls.in_order(halves[:, 0], halves[:, 1], packed[:, _UUID_BYTES], rows)
 
     @classmethod
-    def _sorted(
+    def in_order(
         cls,
         highs: npt.NDArray[np.uint64],
         lows: npt.NDArray[np.uint64],
         codes: npt.NDArray[np.uint8],
         rows: npt.NDArray[Any],
     ) -> SortedKeys:
+        """Sort keys in any order, with their rows; arrays as of the class.
+
+        :raises ValueError: one of them occurs twice
+        """
         # Stable: of what is sorted in parts it is a merge.
         order = np.argsort(highs, kind="stable")
         if np.any(highs[order[1:]] == highs[order[:-1]]):
@@ -203,20 +207,15 @@ class SortedKeys:
         return len(self._rows)
 
     def merged(self, other: SortedKeys) -> SortedKeys:
-        """Return the keys of both, which have none in common."""
-        return self.joined((self, other))
+        """Return the keys of both, which have none in common.
 
-    @classmethod
-    def joined(cls, parts: Sequence[SortedKeys]) -> SortedKeys:
-        """Sort the keys of some parts, which may be in any order each.
-
-        :raises ValueError: one of them occurs twice
+        :raises ValueError: they have
         """
-        return cls._sorted(
-            np.concatenate([each._highs for each in parts]),
-            np.concatenate([each._lows for each in parts]),
-            np.concatenate([each._codes for each in parts]),
-            np.concatenate([each._rows for each in parts]),
+        return self.in_order(
+            np.concatenate((self._highs, other._highs)),
+            np.concatenate((self._lows, other._lows)),
+            np.concatenate((self._codes, other._codes)),
+            np.concatenate((self._rows, other._rows)),
         )
 
     def without(self, gone: Collection[bytes]) -> SortedKeys:
@@ -473,39 +472,53 @@ class PackedRows:
         return _row_of(found, self._buckets, self._pages, self._gone)
 
 
+#: A packed key as numbers that sort alike, and its row.
+_GATHERED = np.dtype([("high", "u8"), ("low", "u8"), ("code", "u1"), ("row", "u4")])
+_LEAST_ROOM = 4096
+
+
 class _Gathered:
-    """Packed keys and rows of pages, before these are sorted together."""
+    """Packed keys and rows of pages, before these are sorted together.
+
+    In one array, which grows by doubling: arrays of a page each, freed in the end among payloads
+    that stay, left their places in memory to nobody.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[SortedKeys] = []
+        self._room = np.empty(0, _GATHERED)
+        self._count = 0
         self._least = self._most = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._parts)
+    def __len__(self) -> int:
+        return self._count
 
     def add(self, packed: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp]) -> None:
         """Add keys, shape (n, 17), and their rows."""
-        halves = _halves(packed[:, :_UUID_BYTES])
-        highs = halves[:, 0]
+        first, self._count = self._count, self._count + len(packed)
+        if self._count > len(self._room):
+            room = np.empty(max(_LEAST_ROOM, 2 * len(self._room), self._count), _GATHERED)
+            room[:first] = self._room[:first]
+            self._room = room
+        here, halves = self._room[first : self._count], _halves(packed[:, :_UUID_BYTES])
+        highs = here["high"] = halves[:, 0]
+        here["low"], here["code"], here["row"] = halves[:, 1], packed[:, _UUID_BYTES], rows
         least, most = highs.min().item(), highs.max().item()
-        if self._parts:
-            least, most = min(least, self._least), max(most, self._most)
-        self._least, self._most = least, most
-        codes, numbers = packed[:, _UUID_BYTES].copy(), rows.astype(np.uint32)
-        self._parts.append(SortedKeys(highs, halves[:, 1], codes, numbers))
+        self._least = min(least, self._least) if first else least
+        self._most = max(most, self._most) if first else most
 
     def is_apart(self, packed: npt.NDArray[np.uint8]) -> bool:
         """Return whether none of some keys can be here, by the least and the greatest uuids."""
         highs = _halves(packed[:, :_UUID_BYTES])[:, 0]
-        return not self._parts or bool(highs.max() < self._least or self._most < highs.min())
+        return not self._count or bool(highs.max() < self._least or self._most < highs.min())
 
     def sort(self) -> SortedKeys:
         """Return all of them, and gather anew.
 
         :raises ValueError: one of them occurs twice
         """
-        parts, self._parts = self._parts, []
-        return SortedKeys.joined(parts)
+        found = self._room[: self._count]
+        self._room, self._count = np.empty(0, _GATHERED), 0
+        return SortedKeys.in_order(*(found[name] for name in ("high", "low", "code", "row")))
 
 
 class PackedRowsMutation:

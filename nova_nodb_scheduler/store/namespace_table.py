@@ -121,6 +121,10 @@ class NamespaceContents:
         """Return the texts that are kept of keys; None where there is no such record."""
         return self.rows.texts(keys)
 
+    def check(self) -> None:
+        """Refuse keys that came with two pages; see :meth:`.record_index.Rows.check`."""
+        self.rows.check()
+
     def pack(self, most_records: int) -> int:
         """Pack chunks until so many records were looked at; return how many were."""
         return self.payloads.pack(most_records, self.rows.chunk)
@@ -508,7 +512,7 @@ class NamespaceTable:
 
         :raises ValueError: a key came twice; the table is not to be used
         """
-        self._contents.rows.check()
+        self._contents.check()
 
     def retain(self, keys: Collection[str], version: int) -> list[str]:
         """Drop rows whose key is not among these and whose version is not above.
