@@ -320,11 +320,11 @@ class CodedRows:
         counts = np.diff(self._begins)
         return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
-    def merged(
+    def together(
         self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]
-    ) -> CodedRows | None:
-        """Return these rows with others; None where a map takes less."""
-        return self.of(np.concatenate((self.codes(), codes)), np.concatenate((self._rows, rows)))
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
+        """Return codes and rows of these and others."""
+        return np.concatenate((self.codes(), codes)), np.concatenate((self._rows, rows))
 
     def get(self, code: int) -> bytes | None:
         """Return the rows of a code as bytes; None for none."""
@@ -358,9 +358,10 @@ class LedRows:
     """Rows by the codes of a leading column, for the writer. Not thread-safe.
 
     Rows that have no code yet gather until somebody looks: a first load brings millions, in
-    no order of their codes, and to enter each by itself would copy what its code has. The
-    first of them that are many stay in arrays: a map of all their codes, made one by one, was
-    most of what a look behind a load took. Of a code that changes then its rows go to the map.
+    no order of their codes, and to enter each by itself would copy what its code has. Where
+    they are many they stay in arrays: a map of all their codes, made one by one, was most of
+    what a look behind a load took. The rows of a code that changes then go to the map; those
+    of a code that has very many are there from the first, for to change one would copy them.
 
     :param number_of: returns the object that is kept of a row
     """
@@ -411,26 +412,34 @@ class LedRows:
         if self._codes:
             codes, rows = np.concatenate(self._codes), np.concatenate(self._rows)
             self._codes, self._rows = [], []
-            loaded = self._together(codes, rows)
-            if loaded is None:
+            # Fewer than were loaded are not worth arrays of all.
+            least = _LEAST_TOGETHER if self._loaded is None else len(self._loaded)
+            if len(rows) >= max(least, _LEAST_TOGETHER):
+                codes, rows = self._load(codes, rows)
+            if len(rows):
                 self._enter_each(codes, rows)
-            else:
-                self._loaded = loaded
         return self._entries.open()
 
-    def _together(
+    def _load(
         self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]
-    ) -> CodedRows | None:
-        """Return rows that have no code yet with those that were loaded.
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
+        """Have rows that have no code yet in arrays, with those that were loaded before.
 
-        :returns: None where they are to be entered in the map: they are few beside what was
-            loaded, which to merge would cost too much, or codes have changed since
+        :returns: codes and rows of those that are to be entered in the map: their codes are
+            there, or have so many rows that to change one would copy them
         """
-        if len(self._entries.open()):
-            return None
+        loaded = 0
+        if self._loaded is not None:
+            loaded = len(self._loaded)
+            codes, rows = self._loaded.together(codes, rows)
+        held = np.isin(codes, list(self._entries.freeze()))
+        apart = held | (np.bincount(codes)[codes] > _FEW)
+        self._loaded = CodedRows.of(codes[~apart], rows[~apart])
         if self._loaded is None:
-            return CodedRows.of(codes, rows)
-        return self._loaded.merged(codes, rows) if len(rows) >= len(self._loaded) else None
+            apart[:] = True
+        # Of a code that the map has, those that were loaded are there as well.
+        apart[:loaded] &= ~held[:loaded]
+        return codes[apart], rows[apart]
 
     def _enter_each(self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> None:
         entries = self._entries.open()

@@ -126,6 +126,14 @@ class LedRowsTest(testtools.TestCase):
         self.assertEqual((7,), before.rows(7))
         self.assertEqual({7, 107, 1007}, set(led.freeze().rows(7)))
 
+    def test_a_code_with_very_many_rows_is_not_copied_when_one_of_them_moves(self):
+        led = record_index.LedRows(vocabulary.shared_number)
+        codes = np.where(np.arange(50_000) % 2, 7, np.arange(50_000)).astype(np.int32)
+        led.enter(codes, np.arange(50_000))
+        self.assertEqual(25_000, len(led.freeze().rows(7)))
+        self.assertLess(counted_calls.count(led.move, 1, 7, 9), 40)
+        self.assertEqual((24_999, (1,)), (len(led.freeze().rows(7)), led.freeze().rows(9)))
+
     def test_few_rows_of_codes_far_between_take_no_place_for_each_code(self):
         led = record_index.LedRows(int)
         led.enter(np.arange(0, 10**6, 10**5, dtype=np.int32), np.arange(10))
