@@ -316,10 +316,10 @@ class Ingester:
             sound.append(change)
             weight += decoded_sizes.weigh(change.text) if change.text is not None else 0
             if weight > most_bytes:
-                yield self._apply(sound, unreadable)
+                yield self._apply(tuple(sound), unreadable)
                 del change
                 sound, unreadable, weight = [], [], 0
-        yield self._apply(sound, unreadable)
+        yield self._apply(tuple(sound), unreadable)
 
     def _apply(
         self,
