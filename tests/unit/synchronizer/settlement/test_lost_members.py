@@ -481,6 +481,29 @@ class NotedTest(LostMembersCase):
         self.turns(self.one)
         self.assertEqual({("first of anti-affinity", "h1")}, self.world.places(APART))
 
+    def test_a_record_that_nobody_understands_keeps_no_other_from_being_noted(self):
+        """Of the first group, whose turn is first."""
+        for member in (["x"], {"c": {"h1": {}}}, {"c": {"h1": {"state": "unknown here"}}}):
+            with self.subTest(members=member):
+                self.setUp()
+                self.both_on_their_way()
+                self.world.lose()
+                self.world.put(known_namespaces.GROUP_CLAIMS, "anti-affinity", {"members": member})
+                with self.assertLogs(lost_members.LOG, "WARNING"):
+                    self.turns(self.one)
+                self.assertEqual({("first of affinity", "h1")}, self.world.places(TOGETHER))
+
+    def test_a_server_whose_own_record_tells_nothing_is_noted_and_so_are_the_others(self):
+        self.both_on_their_way()
+        self.world.lose()
+        for state in ({"cell": hosts.CELL}, {"row": None}):
+            with self.subTest(state=state):
+                key = f"first of anti-affinity@{hosts.CELL}"
+                self.world.put(known_namespaces.INSTANCES, key, state)
+                self.turns(self.one)
+                self.assertEqual({("first of anti-affinity", "h1")}, self.world.places(APART))
+                self.assertEqual({("first of affinity", "h1")}, self.world.places(TOGETHER))
+
 
 class EndedTest(LostMembersCase):
     """Noted again it ends like any place."""
