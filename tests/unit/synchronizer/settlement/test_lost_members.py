@@ -556,6 +556,22 @@ class EndedTest(LostMembersCase):
         for request in BOTH:
             self.assertEqual(set(), self.world.places(request))
 
+    def test_a_move_that_hangs_for_a_host_that_was_removed_keeps_its_place_no_longer(self):
+        """What the server has is on a host that is known: nothing is on the removed one."""
+        self.both_on_their_way()
+        self.world.lose()
+        for host in ("h2", "h3"):
+            state = hosts.node(node_of(host), host)
+            self.world.put(known_namespaces.COMPUTE_NODES, node_of(host), state)
+        self.world.publish("first of affinity", "h2", vm_state="active", task_state="migrating")
+        self.world.allocations["first of affinity"] = node_of("h2")
+        self.pass_seconds(50)
+        self.assertEqual({("first of affinity", "h1")}, self.world.places(TOGETHER))
+        self.pass_seconds(25)
+        self.assertEqual(set(), self.world.places(TOGETHER))
+        # Of the other all that is known is an allocation of which it may be the host's node.
+        self.assertEqual({("first of anti-affinity", "h1")}, self.world.places(APART))
+
     def test_one_that_its_host_shows_before_it_is_noted_ends_all_the_same(self):
         self.both_on_their_way()
         self.world.lose()
