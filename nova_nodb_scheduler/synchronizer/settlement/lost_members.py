@@ -71,7 +71,10 @@ _MIGRATIONS = known_namespaces.MIGRATIONS.name
 _NODES = known_namespaces.COMPUTE_NODES.name
 
 #: What a record that cannot be understood makes its readers raise.
-_NOT_READ = (errors.NodbError, AttributeError, KeyError, TypeError, ValueError)
+_NOT_READ = (
+    *(errors.UndecodableRecord, errors.InvalidRecord, errors.PayloadTooLarge),
+    *(AttributeError, KeyError, TypeError, ValueError),
+)
 
 #: Of one group.
 Members = Mapping[model.Place, model.Member]
@@ -250,8 +253,8 @@ class LostMembers(group_places.MemberMemory):
             note = functools.partial(group_rules.note_lost, lost=lost)
             try:
                 edited = self._editor.edit(key, group_rules.on_group(key, note))
-            except errors.UndecodableRecord as error:
-                # Nobody here judges by it either.
+            except _NOT_READ as error:
+                # Nobody here judges by it either; the other groups' are noted.
                 LOG.warning("Members of %(key)s stay lost: %(error)s", {"key": key, "error": error})
                 self._noted(group, members, cursor)
                 continue
@@ -422,8 +425,12 @@ def _rests_elsewhere(snapshot: store_snapshot.Snapshot, place: model.Place) -> b
         return False
     instances = snapshot.namespace(_INSTANCES)
     found = (instances.get(f"{consumer}@{cell}") for cell in instances.vocabulary("cell").texts())
-    rows = [each.state["row"] for each in found if each is not None]
-    return bool(rows) and all(
-        row.get("task_state") is None and (row.get("host") or row.get("vm_state") == "error")
-        for row in rows
-    )
+    try:
+        rows = [each.state["row"] for each in found if each is not None]
+        return bool(rows) and all(
+            row.get("task_state") is None and (row.get("host") or row.get("vm_state") == "error")
+            for row in rows
+        )
+    except _NOT_READ:
+        # It tells nothing: Placement is asked of the place in a minute.
+        return False

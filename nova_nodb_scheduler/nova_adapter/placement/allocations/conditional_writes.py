@@ -91,14 +91,20 @@ def fit_together(one: Marks, other: Marks) -> bool:
     """Say whether requests may share a call: no tree in two states, and not too many trees.
 
     What only allocations tell apart is one state where contents are judged; where a process
-    judges by generations alone it refuses one of the two, which is compared then.
+    judges by generations alone it refuses one of the two, which is compared then. So requests
+    that name contents share no call that has too many trees to name them: it would be refused
+    for what only allocations tell apart, or for whoever else wrote to one of the trees.
     """
+    if not one or not other:
+        return True
     is_one_state = all(
         other[root].contents == mark.contents != "" or other[root] == mark
         for root, mark in one.items()
         if root in other
     )
-    return is_one_state and len(one.keys() | other.keys()) <= tree_conditions.MOST_TREES
+    has_contents = any(mark.contents for mark in (*one.values(), *other.values()))
+    most = tree_conditions.MOST_CONTENTS if has_contents else tree_conditions.MOST_TREES
+    return is_one_state and len(one.keys() | other.keys()) <= most
 
 
 def merged(each: Iterable[Marks]) -> dict[str, tree_conditions.TreeMark]:

@@ -141,7 +141,10 @@ class ChosenTrees:
     _own_seconds: float = sweep_module.MirrorSweepOptions().fresh_seconds
     _sleep: Callable[[float], None] = time.sleep
     _clock: Callable[[], float] = time.monotonic
+    #: Of what is noted: never held while anybody is asked, for every decision takes it.
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    #: One thread at a time reads trees and publishes them.
+    _reading: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _watch: _SetBackWatch = attrs.field(init=False, factory=_SetBackWatch)
     #: Monotonic seconds at which this worker compared a tree itself.
     _noted: dict[str, float] = attrs.field(init=False, factory=dict)
@@ -280,7 +283,7 @@ class ChosenTrees:
         if not changed:
             return
         self.changed += len(changed)
-        with self._lock:
+        with self._reading:
             written = self._trees.whole(changed)
         # Not noted: another may have published what is newer, and its record be
         # on its way. What is in the store then tells, or is asked once more.

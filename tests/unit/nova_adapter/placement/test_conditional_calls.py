@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import testtools
@@ -18,6 +19,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     shared_calls,
 )
 
+_CONTENTS = tree_conditions.CONTENTS
 TREES = ("a", "b", "c")
 TreeMark = tree_conditions.TreeMark
 
@@ -150,6 +152,29 @@ class SharedCallsTest(testtools.TestCase):
             for tree in names
         ]
         shared_calls.write_batch(placement.post, parts)
+        self.assertEqual(2, placement.calls)
+
+    def test_no_call_names_contents_of_more_trees_than_their_header_holds(self) -> None:
+        """Sent without, others' allocations alone would have it refused."""
+        names = [f"tree-{number}" for number in range(2 * tree_conditions.MOST_CONTENTS)]
+        # Of the first tree two requests know different generations, and each other one is behind.
+        wanted = [(names[0], "1"), (names[0], "2"), *((name, "0") for name in names[1:])]
+        now = tree_conditions.contents({})
+        placement = _Placement(dict.fromkeys(names, 9), [], now)
+
+        def post(servers: Any, request_id: Any = None, marks: Any = None) -> Any:
+            headers = tree_conditions.requested(marks)
+            sent = [headers.get(name) for name in (tree_conditions.REQUEST, _CONTENTS)]
+            return placement.post(servers, request_id, tree_conditions.read_request(*sent))
+
+        parts = [
+            shared_calls.RequestPart(
+                (_server(tree),), None, _Condition({tree: TreeMark(generations, now)}, {})
+            )
+            for tree, generations in wanted
+        ]
+        replies = shared_calls.write_batch(post, parts)
+        self.assertEqual({"DoneReply"}, {type(reply).__name__ for reply in replies})
         self.assertEqual(2, placement.calls)
 
 

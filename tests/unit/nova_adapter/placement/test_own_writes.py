@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import unittest
 from collections.abc import Callable
 
@@ -186,6 +187,41 @@ class OrdinaryTest(PlainCase):
         self.one.flush()
         self.assertEqual((1, 1), self.generations())
         self.assertEqual(set(), self.one.hinted)
+
+
+class ReadingTest(PlainCase):
+    """While one thread reads a tree that changed, and Placement takes its time."""
+
+    def test_no_other_thread_waits_for_it(self) -> None:
+        self.clocks.true += plain_placement.BOUND_SECONDS
+        self.one.decide(OTHER)
+        self.placement.describe(ROOT)
+        asked, may_answer = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            if "list" in self.placement.asked:
+                asked.set()
+                may_answer.wait(60.0)
+
+        self.placement.asked.clear()
+        self.placement.meanwhile = stand_still
+        reading = threading.Thread(target=self.one.decide, args=(ROOT,), daemon=True)
+        reading.start()
+        self.addCleanup(reading.join, 60.0)
+        self.addCleanup(may_answer.set)
+        self.assertTrue(asked.wait(60.0))
+        decided = threading.Event()
+
+        def decide() -> None:
+            snapshot = self.one.snapshot()
+            self.one.chosen.behind([OTHER], snapshot)
+            condition = self.one.chosen.condition([ROOT], snapshot)
+            assert condition is not None
+            condition.held(condition.marks())
+            decided.set()
+
+        threading.Thread(target=decide, daemon=True).start()
+        self.assertTrue(decided.wait(5.0))
 
 
 class SetBackTest(PlainCase):

@@ -481,6 +481,29 @@ class NotedTest(LostMembersCase):
         self.turns(self.one)
         self.assertEqual({("first of anti-affinity", "h1")}, self.world.places(APART))
 
+    def test_a_record_that_nobody_understands_keeps_no_other_from_being_noted(self):
+        """Of the first group, whose turn is first."""
+        for member in (["x"], {"c": {"h1": {}}}, {"c": {"h1": {"state": "unknown here"}}}):
+            with self.subTest(members=member):
+                self.setUp()
+                self.both_on_their_way()
+                self.world.lose()
+                self.world.put(known_namespaces.GROUP_CLAIMS, "anti-affinity", {"members": member})
+                with self.assertLogs(lost_members.LOG, "WARNING"):
+                    self.turns(self.one)
+                self.assertEqual({("first of affinity", "h1")}, self.world.places(TOGETHER))
+
+    def test_a_server_whose_own_record_tells_nothing_is_noted_and_so_are_the_others(self):
+        self.both_on_their_way()
+        self.world.lose()
+        for state in ({"cell": hosts.CELL}, {"row": None}):
+            with self.subTest(state=state):
+                key = f"first of anti-affinity@{hosts.CELL}"
+                self.world.put(known_namespaces.INSTANCES, key, state)
+                self.turns(self.one)
+                self.assertEqual({("first of anti-affinity", "h1")}, self.world.places(APART))
+                self.assertEqual({("first of affinity", "h1")}, self.world.places(TOGETHER))
+
 
 class EndedTest(LostMembersCase):
     """Noted again it ends like any place."""
@@ -532,6 +555,22 @@ class EndedTest(LostMembersCase):
         self.pass_seconds(60)
         for request in BOTH:
             self.assertEqual(set(), self.world.places(request))
+
+    def test_a_move_that_hangs_for_a_host_that_was_removed_keeps_its_place_no_longer(self):
+        """What the server has is on a host that is known: nothing is on the removed one."""
+        self.both_on_their_way()
+        self.world.lose()
+        for host in ("h2", "h3"):
+            state = hosts.node(node_of(host), host)
+            self.world.put(known_namespaces.COMPUTE_NODES, node_of(host), state)
+        self.world.publish("first of affinity", "h2", vm_state="active", task_state="migrating")
+        self.world.allocations["first of affinity"] = node_of("h2")
+        self.pass_seconds(50)
+        self.assertEqual({("first of affinity", "h1")}, self.world.places(TOGETHER))
+        self.pass_seconds(25)
+        self.assertEqual(set(), self.world.places(TOGETHER))
+        # Of the other all that is known is an allocation of which it may be the host's node.
+        self.assertEqual({("first of anti-affinity", "h1")}, self.world.places(APART))
 
     def test_one_that_its_host_shows_before_it_is_noted_ends_all_the_same(self):
         self.both_on_their_way()
