@@ -331,6 +331,18 @@ class ClaimRecord:
         kept = dict(list(new.items())[: max(0, room)])
         return attrs.evolve(self, lapsed={**self.lapsed, **kept}) if kept else self
 
+    def given_up(self, ids: Mapping[str, str], writer: str) -> ClaimRecord:
+        """Return the record in which lapsed claims have another writer.
+
+        :param ids: of the claims, by consumer: a later one keeps its own
+        """
+        changed = {
+            name: attrs.evolve(held, writer=writer)
+            for name, held in self.lapsed.items()
+            if ids.get(name) == held.claim_id and held.writer != writer
+        }
+        return attrs.evolve(self, lapsed={**self.lapsed, **changed}) if changed else self
+
     def without_lapsed(self, ids: Mapping[str, str]) -> ClaimRecord:
         """Return the record without what it remembers of some claims.
 

@@ -11,6 +11,10 @@ claim where it does not.
 What others had claimed is lost with it as well, and who wrote it may be dead: every worker
 remembers that, too, of claims that the store showed until then.
 
+A server that is nowhere may be about to come as long as who wrote for it is at work. So the
+process says of what it wrote itself that it is not: once the request that gave it up is over
+for certain, its claim or its note tells so.
+
 Nothing is deleted here. What is noted is judged by :mod:`.orphan_finder`, with all its rules,
 like what the dead leave: a note takes nothing from a server that stands by then, and several
 processes may note the same. Who dies before he noted anything leaves it to the audit.
@@ -47,6 +51,10 @@ _TURN_LEFT = 50
 #: Between two turns while the back end is away: what is not noted is known to this process alone.
 _MOST_TURN_SECONDS = 30.0
 
+#: A request that gave up a write has ended that long behind it: nothing is written behind a write
+#: that may come yet, and what it is answered with takes no longer.
+_OVER_SECONDS = 60.0
+
 _NOTHING = orphan_verdicts.AllocationKind.NOTHING
 
 
@@ -60,6 +68,7 @@ class LeftAllocation:
         lost when it was, or long ago if it was confirmed: then it was written
     :param lost: a claim told of it, most likely of a server that stands: so it is looked at
         before it is noted
+    :param writer: who wrote it, where that is not this process
     """
 
     consumer: str
@@ -67,6 +76,7 @@ class LeftAllocation:
     resources: Mapping[str, int]
     since: float
     lost: bool = False
+    writer: str = ""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -82,6 +92,7 @@ class LeftAllocations:
     :param writer: this process's name in what it notes
     :param now_seconds: the back end's clock, without I/O
     :param forget_seconds: how long one of which nothing is found may come yet
+    :param over_seconds: how long a request may go on that gave up a write
     :param clock: monotonic seconds
     """
 
@@ -92,6 +103,7 @@ class LeftAllocations:
     _writer: str
     _now_seconds: Callable[[], float]
     _forget_seconds: float = 300.0
+    _over_seconds: float = _OVER_SECONDS
     _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _left: dict[tuple[str, str], LeftAllocation] = attrs.field(init=False, factory=dict)
@@ -132,7 +144,9 @@ class LeftAllocations:
                     continue
                 is_written = each.held.state is model.ClaimState.CONFIRMED
                 since = now - self._forget_seconds if is_written else now
-                left = LeftAllocation(each.consumer, each.host, each.held.resources, since, True)
+                left = LeftAllocation(
+                    each.consumer, each.host, each.held.resources, since, True, each.held.writer
+                )
                 count += self._left.setdefault(left.name, left) is left
         if count or dropped:
             LOG.warning(
@@ -164,6 +178,21 @@ class LeftAllocations:
         # What no record takes keeps nothing else waiting.
         old.sort(key=lambda each: each.name not in taken)
         self._note([each for each in self._without_ended(old, before) if each.name in taken])
+        self._tell_over(left, held)
+
+    def _tell_over(
+        self, left: Sequence[LeftAllocation], held: Mapping[str, model.ClaimRecord]
+    ) -> None:
+        """Have the back end tell of which of this process's requests are over."""
+        over: dict[str, dict[str, str]] = {}
+        until = self._clock() - self._over_seconds
+        for each in left:
+            read = held.get(each.host)
+            told = read.lapsed.get(each.consumer) if read is not None else None
+            if not each.lost and each.since < until and told and told.writer == self._writer:
+                over.setdefault(each.host, {})[each.consumer] = told.claim_id
+        if over:
+            lapsed_claims.give_up(self._synchronizer, self._cache, over, self._writer)
 
     def _without_ended(self, old: Sequence[LeftAllocation], before: float) -> list[LeftAllocation]:
         """Forget those that can come to nothing any more; return the others.
@@ -228,7 +257,7 @@ class LeftAllocations:
             left.resources,
             model.ClaimState.PENDING,
             str(uuid.uuid4()),
-            self._writer,
+            left.writer or self._writer,
             self._now_seconds(),
         )
 

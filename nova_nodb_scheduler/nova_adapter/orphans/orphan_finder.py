@@ -5,9 +5,10 @@ A suspect (see :mod:`.orphan_verdicts`) is looked at in Placement and in Nova's
 databases. Its allocation is deleted where all of this holds:
 
 * its claim says who wrote it, and it is just what was claimed;
-* that process is gone, and its server or migration is absent everywhere (see
-  :mod:`.consumer_presence`); or its server is buried in cell0, from where no server ever gets
-  to a host: then whoever wrote it wrote it for nobody, who had given up waiting;
+* that process is gone, or the request for which it wrote is over, as it says itself, and its
+  server or migration is absent everywhere (see :mod:`.consumer_presence`); or its server is
+  buried in cell0, from where no server ever gets to a host: then whoever wrote it wrote it for
+  nobody, who had given up waiting;
 * that was so some time before already, at the same generation of the consumer: a
   database may be behind.
 

@@ -165,7 +165,7 @@ def is_for_nobody(judged: JudgedAllocation, gone: Callable[[model.HeldClaim], bo
     """Say whether an allocation was made for a server that nobody will ever start.
 
     Its claim must have written it. An absent server may be about to come as long as
-    that claim's writer lives; one in cell0 never gets to a host.
+    that claim's writer lives and is at work for it; one in cell0 never gets to a host.
     """
     if not judged.wrote:
         return False

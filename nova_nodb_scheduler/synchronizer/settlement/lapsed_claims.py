@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 
 #: Begins the name by which a conductor takes claims; then come its host and a uuid.
 CONDUCTOR = "conductor"
+#: Begins the name of who says that the request is over for which it wrote; then comes its own.
+#: To a release that does not know it that is the name of a process that is gone.
+GIVEN_UP = "given-up"
 
 
 def writer_is_gone(
@@ -32,7 +35,8 @@ def writer_is_gone(
 ) -> bool:
     """Say whether a claim's writer is none of those that live.
 
-    A scheduler takes claims by the name of its heartbeat. A conductor's name has
+    A scheduler takes claims by the name of its heartbeat. Whose request is over is gone as
+    far as the claim goes: that scheduler itself says so. A conductor's name has
     its host alone in common with its heartbeats: it counts as gone only where no conductor
     of that host lives, or none that had begun when the claim's lease ended.
 
@@ -40,6 +44,8 @@ def writer_is_gone(
     :param conductors_since: when those that live began, by host, in back-end seconds
     """
     role, _, rest = held.writer.partition(":")
+    if role == GIVEN_UP:
+        return True
     if role != CONDUCTOR:
         return held.writer not in schedulers
     ended = held.deadline_seconds
@@ -153,6 +159,30 @@ def note_lapsed(
         cache,
         lapsed_by_host,
         lambda read: read.with_lapsed(lapsed_by_host[read.host]),
+    )
+
+
+def give_up(
+    synchronizer: contract.Synchronizer,
+    cache: record_editor.RecordCache,
+    ids_by_host: Mapping[str, Mapping[str, str]],
+    writer: str,
+) -> int:
+    """Have hosts' records tell that a writer's requests are over; return how many records now do.
+
+    Who loses against another write leaves it: a second call does the rest. Blocks for
+    a read and a write.
+
+    :param cache: where who claims here finds what was written
+    :param ids_by_host: ids of its lapsed claims by consumer
+    :raises BackendUnavailable: nobody knows what was noted
+    """
+    name = f"{GIVEN_UP}:{writer}"
+    return _edit_lapsed(
+        synchronizer,
+        cache,
+        ids_by_host,
+        lambda read: read.given_up(ids_by_host[read.host], name),
     )
 
 

@@ -130,6 +130,21 @@ class WritersTest(testtools.TestCase):
         self.now += seconds
         self.writers.look()
 
+    def test_who_says_that_its_request_is_over_is_gone_as_far_as_that_claim_goes(self):
+        given_up = held(writer=f"{lapsed_claims.GIVEN_UP}:s1")
+        self.assertTrue(lapsed_claims.writer_is_gone(given_up, {"s1"}, {}))
+        self.assertFalse(lapsed_claims.writer_is_gone(held(), {"s1"}, {}))
+        # A release that does not know it takes it for a scheduler without beats.
+        self.assertNotIn(given_up.writer, {"s1"})
+
+    def test_only_the_claim_of_that_id_is_given_up_and_all_else_of_the_record_stays(self):
+        record = model.ClaimRecord(HOST, {"a": held("a")}, lapsed={"b": held("b"), "c": held("c")})
+        after = record.given_up({"b": "id-b", "c": "id-of-a-later-one", "d": "id-d"}, "new")
+        self.assertEqual((record.claims, record.lapsed["c"]), (after.claims, after.lapsed["c"]))
+        self.assertEqual(held("b", writer="new"), after.lapsed["b"])
+        self.assertIs(after, after.given_up({"b": "id-b"}, "new"))
+        self.assertIs(record, record.given_up({"a": "id-a"}, "new"))
+
     def test_nobody_is_gone_before_this_one_has_looked_for_a_while(self):
         self.assertFalse(self.writers.gone(held()))
         self.looked(0)
