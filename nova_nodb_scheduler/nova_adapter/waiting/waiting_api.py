@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import nova.compute.api
 import nova.conductor.api
 import nova.policy
 import webob.exc
@@ -265,13 +264,12 @@ class WaitingApi:
 
 def install(api: WaitingApi) -> Callable[[], None]:
     """Have this process's Nova API ask this one; returns what takes it back."""
+    # Imported late: it takes a quarter of a second, and schedulers import this module.
+    from nova.compute import api as nova_compute
+
     places = [
-        (nova.compute.api.API, "create", functools.partial(_checked, api)),
-        (
-            nova.compute.api.API,
-            "_delete_while_booting",
-            functools.partial(_heard, api),
-        ),
+        (nova_compute.API, "create", functools.partial(_checked, api)),
+        (nova_compute.API, "_delete_while_booting", functools.partial(_heard, api)),
         (
             nova.conductor.api.ComputeTaskAPI,
             "schedule_and_build_instances",

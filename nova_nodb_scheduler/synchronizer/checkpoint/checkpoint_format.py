@@ -42,6 +42,10 @@ class Damaged(ValueError):
     """It is not what was written."""
 
 
+class OtherFormat(ValueError):
+    """It was written by a release with another format, as before or behind an upgrade."""
+
+
 class FrameWriter:
     """Writes frames one behind the other.
 
@@ -86,11 +90,14 @@ def frames(read: Callable[[int, int], bytes], size_bytes: int) -> Iterator[tuple
     It is checked when all others were given: whoever stops before has not checked the whole.
 
     :param read: returns as many bytes of a place as there are
+    :raises OtherFormat: they are of another version
     :raises Damaged: they are not whole, or other bytes follow them
     :raises OSError: as the reading does
     """
     magic = read(0, len(MAGIC))
     if magic != MAGIC:
+        if len(magic) == len(MAGIC) and magic.startswith(MAGIC[:-1]):
+            raise OtherFormat(f"its format is {magic[-1]}, and not {MAGIC[-1]}")
         raise Damaged(f"it begins with {magic!r}, not with {MAGIC!r}")
     end_at = size_bytes - _FRAME.size - _DIGEST_BYTES
     if end_at < len(MAGIC) or _head(read, end_at)[:2] != (END, _DIGEST_BYTES):

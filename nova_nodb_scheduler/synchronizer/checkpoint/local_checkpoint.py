@@ -125,6 +125,8 @@ class LocalCheckpoint:
             opened = Refusal(RefusalReason.ABSENT)
         except checkpoint_file.Unsafe as error:
             opened = Refusal(RefusalReason.UNSAFE, str(error))
+        except checkpoint_format.OtherFormat as error:
+            opened = Refusal(RefusalReason.OTHER_CODE, str(error))
         except checkpoint_format.Damaged as error:
             opened = Refusal(RefusalReason.DAMAGED, str(error))
         except OSError as error:

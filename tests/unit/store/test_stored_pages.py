@@ -110,6 +110,17 @@ CHANGES = st.lists(
     max_size=60,
 )
 
+#: Servers and nodes that come to few hosts, move among them and go.
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from([known_namespaces.INSTANCES, known_namespaces.COMPUTE_NODES]),
+        st.sampled_from(KEYS),
+        st.integers(0, 2),
+        st.sampled_from([0, 0, 0, None]),
+    ),
+    max_size=40,
+)
+
 
 def make_store():
     return host_state_store.HostStateStore(
@@ -137,19 +148,38 @@ def carry(store):
     return other
 
 
+def carry_in_a_file(store):
+    """Return another store that took over what one holds, as a file's frames bring it."""
+    writer, reader = checkpoint_format.PageWriter(), checkpoint_format.PageReader()
+    other = make_store()
+    ingester = make_ingester(other)
+    snapshot = store.snapshot()
+    for name in snapshot.namespaces():
+        for each in snapshot.namespace(name).pages():
+            page = reader.page(*writer.frame(name, each))
+            if isinstance(page, list):
+                list(ingester.take(page))
+            else:
+                other.restore(*page)
+    other.check_restored()
+    return other
+
+
 class SameStores(testtools.TestCase):
     """Compares all that two stores show."""
 
     def check_same(self, store, other):
+        self.check_same_snapshots(store.snapshot(), other.snapshot())
+
+    def check_same_snapshots(self, one, two):
         for namespace in declarations.followed(known_namespaces.BUILT_IN):
-            mine = store.snapshot().namespace(namespace.name)
-            its = other.snapshot().namespace(namespace.name)
+            mine, its = one.namespace(namespace.name), two.namespace(namespace.name)
             self.assertEqual(set(mine.keys()), set(its.keys()))
             for key in mine.row_keys():
-                one, two = mine.get(key), its.get(key)
-                self.assertEqual(one, two)
-                self.assertEqual(one.payload, two.payload)
-                self.assertEqual(one.state, two.state)
+                own, others = mine.get(key), its.get(key)
+                self.assertEqual(own, others)
+                self.assertEqual(own.payload, others.payload)
+                self.assertEqual(own.state, others.state)
                 self.assertEqual(str(mine.digest(key)), str(its.digest(key))) if (
                     namespace.digest
                 ) else None
@@ -236,6 +266,38 @@ class CarriedTest(SameStores):
         other = carry(store)
         self.check_same(store, other)
         self.assertEqual([], [page for page in pages if isinstance(page, list)])
+
+
+class CarriedInArraysTest(SameStores):
+    """Rows of a code leave the arrays of a load one code after the other."""
+
+    def setUp(self):
+        super().setUp()
+        for name, number in (("_LEAST_TOGETHER", 1), ("_FEW", 2)):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_nodb_scheduler.store.record_index.{name}", number)
+            )
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(MOVES, st.lists(MOVES, max_size=4))
+    def test_what_a_plan_holds_stays_and_what_comes_is_found(self, before, later):
+        store = make_store()
+        version = CarriedTest.play(store, before, 0)
+        other = carry_in_a_file(store)
+        held = [(store.snapshot(), other.snapshot())]
+        for changes in later:
+            CarriedTest.play(store, changes, version)
+            version = CarriedTest.play(other, changes, version)
+            held.append((store.snapshot(), other.snapshot()))
+        held.append((store.snapshot(), carry_in_a_file(other).snapshot()))
+        for one, two in held:
+            self.check_same_snapshots(one, two)
 
 
 class RefusedTest(testtools.TestCase):

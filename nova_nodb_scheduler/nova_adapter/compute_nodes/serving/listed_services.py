@@ -18,7 +18,6 @@ from typing import Any
 import sqlalchemy as sa
 from nova import context as nova_context
 from nova import objects
-from nova.compute import api as nova_compute
 from nova.db.main import models
 
 from nova_nodb_scheduler.nova_adapter.reporting import nova_objects, nova_tables
@@ -35,6 +34,16 @@ _LISTS = ("compute_node_get_all", "compute_node_search_by_hypervisor")
 _ASKED = "service_get_by_compute_host"
 
 
+def _nova_compute() -> Any:
+    """Return Nova's module of its API of computes.
+
+    Imported late: it takes a quarter of a second, and who installs nothing does without.
+    """
+    from nova.compute import api
+
+    return api
+
+
 class ListedServices:
     """Brings services along with lists of compute nodes in nova-api; any thread may list."""
 
@@ -45,7 +54,7 @@ class ListedServices:
         """Replace methods of Nova's HostAPI; idempotent."""
         if self._replaced:
             return
-        host_api = nova_compute.HostAPI
+        host_api = _nova_compute().HostAPI
         for name in (*_LISTS, _ASKED):
             own = vars(host_api)[name]
             self._replaced[name] = own
@@ -54,7 +63,7 @@ class ListedServices:
     def uninstall(self) -> None:
         """Put Nova's own back; idempotent."""
         for name, own in self._replaced.items():
-            setattr(nova_compute.HostAPI, name, own)
+            setattr(_nova_compute().HostAPI, name, own)
         self._replaced.clear()
 
 
@@ -83,7 +92,7 @@ def _services(context: Any, hosts: Collection[str]) -> dict[str, Any]:
     """Return the services of hosts that are mapped to a cell and have one, by host."""
     found: dict[str, Any] = {}
     for cell, mapped in _by_cell(context, hosts).items():
-        mapping = next((each for each in nova_compute.CELLS if each.uuid == cell), None)
+        mapping = next((each for each in _nova_compute().CELLS if each.uuid == cell), None)
         if mapping is not None:
             with nova_context.target_cell(context, mapping) as cell_context:
                 found.update((each.host, each) for each in _of_cell(cell_context, mapped))

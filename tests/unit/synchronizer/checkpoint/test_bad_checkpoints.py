@@ -96,7 +96,9 @@ class TestDamage(Case):
             changed = bytearray(self.sound)
             changed[at] ^= 1 << chance.randrange(8)
             self.write(bytes(changed))
-            self.check_refused(RefusalReason.DAMAGED, f"byte {at}")
+            # The eighth byte is the version of the format.
+            other = RefusalReason.OTHER_CODE if at == 7 else RefusalReason.DAMAGED
+            self.check_refused(other, f"byte {at}")
 
     def test_bytes_behind_its_end_are_damage(self):
         self.write(self.sound + b"\0")
@@ -119,8 +121,10 @@ class TestDamage(Case):
         self.check_refused(RefusalReason.DAMAGED, "twice")
 
     def test_another_format_is_not_read(self):
-        self.write(self.sound[:7] + b"\x01" + self.sound[8:])
-        self.check_refused(RefusalReason.DAMAGED)
+        # Of a release before or behind an upgrade: no damage that somebody is to look for.
+        for version in (1, checkpoint_format.MAGIC[-1] - 1, checkpoint_format.MAGIC[-1] + 1):
+            self.write(self.sound[:7] + bytes((version,)) + self.sound[8:])
+            self.check_refused(RefusalReason.OTHER_CODE, f"format {version}")
         self.write(b"SQLite format 3\0" + bytes(4096))
         self.check_refused(RefusalReason.DAMAGED)
 

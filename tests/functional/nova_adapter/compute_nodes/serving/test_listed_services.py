@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import nova.compute.api
+import testtools
 from nova import context as nova_context
 from nova import exception
 from nova.compute import api as nova_compute
@@ -95,3 +98,20 @@ class ListedServicesTest(cloud.CloudCase):
         self.listed.install()
         self.listed.uninstall()
         self.assertEqual(own, dict(vars(nova_compute.HostAPI)))
+
+
+class StartTest(testtools.TestCase):
+    def test_who_installs_nothing_loads_no_api_of_computes(self) -> None:
+        # Schedulers and conductors, where Nova's table of compute nodes is mirrored.
+        loads = (
+            "import sys, nova.scheduler.manager, nova.conductor.rpcapi\n"
+            "from nova_nodb_scheduler.nova_adapter import activation, manager\n"
+            "print('nova.compute.api' in sys.modules)"
+        )
+        result = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", loads],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual((0, "False\n"), (result.returncode, result.stdout), result.stderr)
