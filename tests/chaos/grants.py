@@ -8,8 +8,12 @@ sample in which a host holds too much is judged when the round is over.
 
 An allocation whose server is to be deleted may have gone with it, so that nobody can tell by the
 tables alone who took it back. Its writer's own log can: it says so before it takes it back.
+
+It may also be that another's deletion makes room before its writer looks: then it stays, and
+rightly. Its writer's log tells that, too: it answered when the host held no more than it has.
 """
 
+import collections
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 import attrs
@@ -28,8 +32,8 @@ counts as given away."""
 _LEAVING = "its deletion was asked for"
 """A deletion takes allocations as well as their writers do."""
 
-Withdrawals = Callable[[], Collection[withdrawals.Withdrawal]]
-"""Reads what writers say they took back; ``at`` in monotonic seconds."""
+Told = Callable[[], Collection[withdrawals.Withdrawal | withdrawals.Answer]]
+"""Reads what writers say they took back and answered; ``at`` in monotonic seconds."""
 
 
 @attrs.define
@@ -62,6 +66,14 @@ class Holding:
             and self.unseen_at <= told.at <= self.gone_at
         )
 
+    def was_answered_behind(self, moment: float, answers: Collection[float]) -> bool:
+        """Say whether its writer answered with it, and not before a moment.
+
+        :param answers: when its server's requests were answered
+        """
+        of_this = [at for at in answers if at >= self.unseen_at]
+        return bool(of_this) and min(of_this) > moment
+
     @property
     def was_answered(self) -> str:
         """Why somebody may have been answered with it; empty if nobody was."""
@@ -72,25 +84,36 @@ class Holding:
         return "for long" if self.last_at - self.first_at > WITHDRAWN_SECONDS else ""
 
 
-@attrs.frozen
+@attrs.define
 class _Sample:
-    """A host that held too much of a class: each holding with what it had of it."""
+    """A host that held too much of a class: each holding with what it had of it.
+
+    :param unsent: of which no server or move named the host by then
+    :ivar until: of the first sample behind it in which it held no more than it has
+    """
 
     at: float
     provider: str
     kind: str
     capacity: float
     held: Sequence[tuple[Holding, int, str]]
+    unsent: Collection[str]
+    until: float | None = None
+
+    @property
+    def subject(self) -> str:
+        return f"{self.provider} {self.kind}"
 
 
 class Grants:
     """Follows the allocations of one round. One thread at a time."""
 
-    def __init__(self, told: Withdrawals = tuple) -> None:
+    def __init__(self, told: Told = tuple) -> None:
         self._told = told
         self._at = 0.0
         self._standing: dict[tuple[str, str], Holding] = {}
         self._over: list[_Sample] = []
+        self._going_on: list[_Sample] = []
 
     def look(self, now: snapshot_module.Snapshot, leaving: Container[str]) -> None:
         """Take a sample into account; see :func:`.audit.at_any_moment`."""
@@ -112,7 +135,13 @@ class Grants:
         for holding in before.values():
             holding.gone_at = now.at
         self._at = now.at
-        for finding in audit.over_committed(now):
+        over = list(audit.over_committed(now))
+        subjects = {finding.subject for finding in over}
+        for sample in self._going_on:
+            if sample.subject not in subjects:
+                sample.until = now.at
+        self._going_on = [sample for sample in self._going_on if sample.until is None]
+        for finding in over:
             provider, kind = finding.subject.rsplit(" ", 1)
             held = [
                 (holding, amounts[provider][kind], _state(now, consumer))
@@ -121,27 +150,52 @@ class Grants:
                 for holding in (self._standing[consumer, provider],)
             ]
             capacity = now.capacity.get((provider, kind), 0.0)
-            self._over.append(_Sample(now.at, provider, kind, capacity, held))
+            unsent = {each.consumer for each, _, _ in held if each.why in ("", _LEAVING)}
+            sample = _Sample(now.at, provider, kind, capacity, held, unsent)
+            self._over.append(sample)
+            self._going_on.append(sample)
 
     def judged(self) -> Iterator[tuple[float, audit.Finding]]:
         """Yield what each such sample is found to be by now, with its moment."""
         told = self._told() if self._over else ()
+        taken_back = [each for each in told if isinstance(each, withdrawals.Withdrawal)]
+        answers: dict[str, list[float]] = collections.defaultdict(list)
+        for each in told:
+            if isinstance(each, withdrawals.Answer):
+                answers[each.server].append(each.at)
         for sample in self._over:
             for holding, _, _ in sample.held:
-                holding.is_withdrawn = any(map(holding.is_told_by, told))
+                holding.is_withdrawn = any(map(holding.is_told_by, taken_back))
             used = sum(amount for _, amount, _ in sample.held)
-            kept = sum(amount for holding, amount, _ in sample.held if holding.was_answered)
-            words = "; ".join(_told(holding, state, sample.at) for holding, _, state in sample.held)
+            why = {
+                holding.consumer: _why_kept(holding, sample, answers[holding.consumer])
+                for holding, _, _ in sample.held
+            }
+            kept = sum(amount for holding, amount, _ in sample.held if why[holding.consumer])
+            words = "; ".join(
+                _told(holding, state, sample.at, why[holding.consumer])
+                for holding, _, state in sample.held
+            )
             where = f"{sample.kind} are allocated on {sample.provider}"
-            subject = f"{sample.provider} {sample.kind}"
             if kept > sample.capacity:
                 detail = f"{kept} of {sample.capacity:.0f} {where}: {words}"
                 excess = int(kept - sample.capacity)
-                yield sample.at, audit.Finding(audit.OVER_COMMIT, subject, detail, excess)
+                yield sample.at, audit.Finding(audit.OVER_COMMIT, sample.subject, detail, excess)
             else:
                 detail = f"{used} of {sample.capacity:.0f} {where}, {kept} for good: {words}"
                 excess = int(used - sample.capacity)
-                yield sample.at, audit.Finding(WITHDRAWN, subject, detail, excess)
+                yield sample.at, audit.Finding(WITHDRAWN, sample.subject, detail, excess)
+
+
+def _why_kept(holding: Holding, sample: _Sample, answers: Collection[float]) -> str:
+    """Return why somebody may have been answered with a holding while its host held too much."""
+    if (
+        sample.until is not None
+        and holding.consumer in sample.unsent
+        and holding.was_answered_behind(sample.until, answers)
+    ):
+        return ""
+    return holding.was_answered
 
 
 def _why(
@@ -173,8 +227,8 @@ def _state(now: snapshot_module.Snapshot, consumer: str) -> str:
     return "requested" if consumer in now.build_requests else "nobody"
 
 
-def _told(holding: Holding, state: str, at: float) -> str:
+def _told(holding: Holding, state: str, at: float, why: str) -> str:
     age_seconds = at - holding.first_at
-    why = holding.was_answered
-    kept = f"kept, {why}" if why else "withdrawn"
+    unanswered = "answered later" if holding.was_answered else "withdrawn"
+    kept = f"kept, {why}" if why else unanswered
     return f"{holding.consumer} ({state}; {kept}, for {age_seconds:.1f} s by then)"

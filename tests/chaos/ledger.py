@@ -55,7 +55,7 @@ class Ledger:
     """Watches one round. A context manager: samples in a thread of its own.
 
     :param take: reads a snapshot, see :class:`.snapshot.Reader`
-    :param told: reads what writers of allocations say they took back
+    :param told: reads what writers of allocations say they took back and answered
     :ivar leaving: uuids of servers whose deletion was asked for, before it was sent
     :ivar samples: how often it looked
     :ivar blind_seconds: the longest time in which it could not look
@@ -63,7 +63,7 @@ class Ledger:
     """
 
     def __init__(
-        self, take: Callable[[], snapshot_module.Snapshot], told: grants.Withdrawals = tuple
+        self, take: Callable[[], snapshot_module.Snapshot], told: grants.Told = tuple
     ) -> None:
         self._take = take
         self._stop = threading.Event()
@@ -116,7 +116,7 @@ class Ledger:
         return sorted(found, key=lambda record: record.first_seconds)
 
     def withdrawn(self) -> list[Record]:
-        """Hosts that held too much until the writer of it, unanswered, took it back.
+        """Hosts that held too much while nobody was answered with what was too much.
 
         A record for each time; asked when the round is over.
         """

@@ -410,7 +410,7 @@ class GrantsTest(unittest.TestCase):
 
     def setUp(self) -> None:
         self.cloud = Cloud()
-        self.told: list[withdrawals.Withdrawal] = []
+        self.told: list[withdrawals.Withdrawal | withdrawals.Answer] = []
         self.ledger = ledger.Ledger(self.cloud.snapshot, lambda: self.told)
         for name in ("a", "b"):
             self.cloud.server(name, "host1")
@@ -509,6 +509,42 @@ class GrantsTest(unittest.TestCase):
         self._withdrawn(1.5)
         self.assertEqual((["host1 VCPU"], []), self._found())
 
+    def _answered(self, at: float, server: str = "c") -> None:
+        self.told.append(withdrawals.Answer(server, at + self.ledger.began))
+
+    def test_what_another_s_deletion_made_room_for_before_its_answer_is_none(self) -> None:
+        """Seed 711 with redis."""
+        self._look(1.3)
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.9)
+        self._answered(1.7)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+        [record] = self.ledger.withdrawn()
+        self.assertIn("answered later", record.detail)
+
+    def test_an_answer_before_there_was_room_is_one_with_too_much(self) -> None:
+        self._look(1.3)
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self._answered(1.2)
+        self._answered(1.7)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_nor_does_an_answer_of_before_or_another_s_or_none_excuse_anything(self) -> None:
+        self._look(1.3)
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self._answered(-1.0)
+        self._answered(1.7, server="a")
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_an_answer_while_the_host_holds_too_much_still_is_one_with_too_much(self) -> None:
+        self._look(1.3)
+        self._answered(1.7)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
     def test_what_stands_longer_than_a_look_takes_is_an_over_commit_until_it_goes(self) -> None:
         for at in range(2, 24):
             self._look(float(at))
@@ -548,6 +584,18 @@ class WithdrawalLinesTest(unittest.TestCase):
             self.assertEqual([], lines.read())
             later.write_text("something else\n" + line)
             self.assertEqual([withdrawals.Withdrawal(server, provider, at)], lines.read())
+
+    def test_an_answer_is_read_for_each_server_with_its_moment(self) -> None:
+        begin = "2026-11-27 12:11:56.678 26902 DEBUG nova_nodb_scheduler.nova_adapter.decision_log"
+        answer = (
+            f"{begin} [None req-a9486948 default default] Servers {_FIRST}, {_SECOND}: selected "
+            "after 19.20 s, candidates: claims unavailable; hosts: host1, host2; refused: none. "
+            "record /venv/decision_log.py:174\n"
+        )
+        others = [answer.replace("selected", "no_valid_host"), f"{begin} Servers {_FIRST} are\n"]
+        at = datetime.datetime.fromisoformat("2026-11-27 12:11:56.678").timestamp()
+        found = list(withdrawals.read([*others, answer]))
+        self.assertEqual([withdrawals.Answer(each, at) for each in (_FIRST, _SECOND)], found)
 
 
 class DecisionLinesTest(unittest.TestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocations that schedulers took back before they answered, by the line they log of each."""
+"""What schedulers took back before they answered, and when they answered, by their own lines."""
 
 import datetime
 import pathlib
@@ -17,6 +17,10 @@ _WITHDRAWN = re.compile(
     rf"Placement granted too much of \S+ on provider (?P<provider>{_UUID}), .*: "
     rf"the allocation of server (?P<server>{_UUID}) there is withdrawn\.$"
 )
+_ANSWERED = re.compile(
+    r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
+    rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): selected after "
+)
 
 
 @attrs.frozen
@@ -32,13 +36,31 @@ class Withdrawal:
     at: float
 
 
-def withdrawals(lines: Iterable[str]) -> Iterator[Withdrawal]:
+@attrs.frozen
+class Answer:
+    """A request for a server was answered with a host.
+
+    :param at: seconds since the epoch
+    """
+
+    server: str
+    at: float
+
+
+def read(lines: Iterable[str]) -> Iterator[Withdrawal | Answer]:
     """Yield what a scheduler's log tells."""
     for line in lines:
         found = _WITHDRAWN.match(line.rstrip("\n"))
         if found is not None:
-            at = datetime.datetime.fromisoformat(found["at"]).timestamp()
-            yield Withdrawal(found["server"], found["provider"], at)
+            yield Withdrawal(found["server"], found["provider"], _seconds(found["at"]))
+        answered = _ANSWERED.match(line)
+        if answered is not None:
+            at = _seconds(answered["at"])
+            yield from (Answer(server, at) for server in answered["servers"].split(", "))
+
+
+def _seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 class WithdrawalLines:
@@ -47,11 +69,11 @@ class WithdrawalLines:
     def __init__(self, logs: Iterable[pathlib.Path]) -> None:
         self._tails = [log_tails.LogTail(log) for log in logs]
 
-    def read(self) -> list[Withdrawal]:
-        return list(withdrawals(log_tails.lines(self._tails)))
+    def read(self) -> list[Withdrawal | Answer]:
+        return list(read(log_tails.lines(self._tails)))
 
 
-def since_now(logs: Iterable[pathlib.Path]) -> Callable[[], list[Withdrawal]]:
+def since_now(logs: Iterable[pathlib.Path]) -> Callable[[], list[Withdrawal | Answer]]:
     """Return what reads what schedulers say from now on; with monotonic times."""
     lines = WithdrawalLines(logs)
     ahead_seconds = time.time() - time.monotonic()
