@@ -425,8 +425,10 @@ def _change_consumers(
     Where the generation is another one the write of it refuses, as in Placement.
     """
     groups: dict[tuple[tuple[str, Any], ...], list[Any]] = collections.defaultdict(list)
-    for each in requested.values():
-        changes = each.changes() if each.consumer.id is not None else {}
+    for name, each in requested.items():
+        # Of one consumer in two cases, what is asked under its record's name counts.
+        is_known = each.consumer.id is not None and each.consumer.uuid == name
+        changes = each.changes() if is_known else {}
         if changes:
             groups[tuple(sorted(changes.items()))].append(each.consumer)
     for values, consumers in sorted(groups.items()):

@@ -119,7 +119,13 @@ def ensure_consumer(
 
 
 def update_consumers(consumers: Iterable[Any], request_attrs: Mapping[str, Any]) -> None:
-    """Stand for the function of ``placement.handlers.util``: the write does it, under its locks."""
+    """Stand for the function of ``placement.handlers.util``: the write does it, under its locks.
+
+    :raises KeyError: a consumer's record has it in another case than the request, as in Placement
+    """
+    for each in consumers:
+        if each.uuid not in request_attrs:
+            raise KeyError(each.uuid)
 
 
 def create_allocation_list(
@@ -132,14 +138,15 @@ def create_allocation_list(
     named = dict.fromkeys(name for each in data.values() for name in each["allocations"])
     providers = resource_providers_by_uuid(context, list(named))
     emptied = [name for name, each in data.items() if not each["allocations"]]
-    held = _held_allocations(context, {name: consumers[name] for name in emptied})
+    held = _held_allocations(context, {consumers[name].uuid: consumers[name] for name in emptied})
     found: list[Any] = []
     for name, each in data.items():
         for provider, part in each["allocations"].items():
             found += allocation_handler._new_allocations(
                 context, providers[provider], consumers[name], part["resources"]
             )
-        found += held.get(name, ())
+        if not each["allocations"]:
+            found += held.get(consumers[name].uuid, ())
     return found
 
 
@@ -198,7 +205,7 @@ def read_again(context: Any) -> None:
     new = {name: each for name, each in found.items() if each.consumer.id is None}
     rows = requested_rows.read(new)
     for name, row in rows.consumers.items():
-        if new[name].has_generation:
+        if name not in new or new[name].has_generation:
             raise exception.ConcurrentUpdateDetected
         consumer_obj.Consumer._from_db_object(context, new[name].consumer, row)
         found[name] = attrs.evolve(new[name], held=rows.held.get(name, ()))
@@ -229,6 +236,7 @@ def _requested(
         for name, number in rows.users.items()
     }
     found = {}
+    known = {name.lower() for name in rows.consumers}
     for name, each in data.items():
         project_id, user_id = owners[name]
         if project_id not in projects:
@@ -240,6 +248,8 @@ def _requested(
                 data_util._get_or_create_user, context, user_id
             )
         row = rows.consumers.get(name)
+        if row is None and name.lower() in known:
+            row = _in_other_case(context, rows, name)
         if has_generation:
             _check_generation(row, each.get("consumer_generation"))
         type_id = _type_id(context, rows, each.get("consumer_type")) if has_type else None
@@ -248,6 +258,18 @@ def _requested(
             _consumer(context, name, row, wanted), wanted, has_generation, rows.held.get(name, ())
         )
     return found
+
+
+def _in_other_case(
+    context: Any, rows: requested_rows.RequestedRows, name: str
+) -> dict[str, Any] | None:
+    """Return the row of a consumer where the database knows no case, as MySQL's may."""
+    try:
+        own = consumer_obj.Consumer.get_by_uuid(context, name).uuid
+    except exception.NotFound:
+        return None
+    # As it was read with what it holds.
+    return rows.consumers.get(own)
 
 
 def _type_id(context: Any, rows: requested_rows.RequestedRows, name: Any) -> int:

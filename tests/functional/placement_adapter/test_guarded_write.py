@@ -416,6 +416,71 @@ class PostgreSQLWritesTest(WritesTest):
     database = servers.PostgreSQL
 
 
+class OtherCaseTest(GuardedCase):
+    """A consumer that a request names in another case than its record, where there is none."""
+
+    def answers(self, *kinds: tuple[bool, int | None, str]) -> list[tuple[int, str]]:
+        """Make a consumer of generation 1, then post for it in upper case; what is said.
+
+        :param kinds: whether anything is allocated; the generation told; the microversion
+        """
+        self.provider = self.placement.provider(VCPU=10)
+        self.consumer = "abcdef00-" + _uuids(1)[0][9:]
+        made = self.placement.post({self.consumer: self.body({"VCPU": 1}, None)})
+        self.assertEqual(204, made.status, made)
+        found = []
+        for is_kept, generation, version in kinds:
+            body = self.body({"VCPU": 2} if is_kept else {}, generation, version)
+            answer = self.placement.post({self.consumer.upper(): body}, version)
+            detail = answer.body["errors"][0]["detail"].split("\n")[-1].strip()
+            found.append((answer.status, detail.replace(self.consumer, "CONSUMER")))
+            self.assertEqual({"VCPU": 1}, self.placement.usages(self.provider))
+            self.assertEqual({self.consumer: 1}, self.consumers_of(self.provider))
+        return found
+
+    def body(
+        self, wanted: dict[str, int], generation: int | None, version: str = "1.38", **more: Any
+    ) -> dict[str, Any]:
+        asked = _request({self.provider: wanted} if wanted else {}, generation, **more)
+        if version == "1.27":
+            del asked["consumer_generation"], asked["consumer_type"]
+        return asked
+
+    def test_is_told_its_generation_and_then_refused(self) -> None:
+        conflict = "consumer generation conflict - expected 1 but got "
+        self.assertEqual(
+            [
+                (409, conflict + "3"),
+                (409, conflict + "None"),
+                (500, "'CONSUMER'"),
+                (500, "'CONSUMER'"),
+                (500, "'CONSUMER'"),
+            ],
+            self.answers(
+                (True, 3, "1.38"),
+                (True, None, "1.38"),
+                (True, 1, "1.38"),
+                (False, 1, "1.38"),
+                (True, None, "1.27"),
+            ),
+        )
+
+    def test_in_both_cases_it_has_what_is_asked_under_the_name_of_its_record(self) -> None:
+        self.answers()
+        upper = self.body({"VCPU": 2}, 1, project="upper")
+        lower = self.body({"VCPU": 3}, 1, project="lower")
+        answer = self.placement.post({self.consumer.upper(): upper, self.consumer: lower})
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({"VCPU": 5}, self.placement.usages(self.provider))
+        self.assertEqual({self.consumer: 2}, self.consumers_of(self.provider))
+        held = self.placement.call("GET", f"/allocations/{self.consumer}").body
+        self.assertEqual("lower", held["project_id"])
+
+
+class StockOtherCaseTest(OtherCaseTest):
+    guarded = False
+
+
 class ConflictsTest(GuardedCase):
     """Another one is in the way."""
 
