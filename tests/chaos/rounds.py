@@ -150,6 +150,8 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.undone),
             novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.untold),
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.unreverted),
+            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.not_reverted),
+            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.migrations),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -281,6 +283,8 @@ class NovasLogs:
     builds: novas_own.ServiceLogs[novas_own.Undone]
     schedulers: novas_own.ServiceLogs[novas_own.Untold]
     moves: novas_own.ServiceLogs[novas_own.Unfreed]
+    reverts: novas_own.ServiceLogs[str]
+    migrations: novas_own.ServiceLogs[str]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -291,6 +295,9 @@ class NovasLogs:
         elif finding.kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
             left = self.computes.left().get(finding.subject)
             left = left or self.moves.left().get(finding.subject)
+            if left is None:
+                server = self.migrations.left().get(finding.subject, "")
+                return self.reverts.left().get(server)
         elif finding.kind == audit.STUCK and not self.sends_again:
             # Its first call was lost, with a conductor or RabbitMQ, and so was what it says then.
             left = self.builds.left().get(finding.subject)

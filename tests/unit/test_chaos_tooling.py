@@ -621,6 +621,8 @@ def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> r
         novas_own.ServiceLogs(computes, novas_own.undone),
         novas_own.ServiceLogs((), novas_own.untold),
         novas_own.ServiceLogs(conductors, novas_own.unreverted),
+        novas_own.ServiceLogs(computes, novas_own.not_reverted),
+        novas_own.ServiceLogs(computes, novas_own.migrations),
     )
 
 
@@ -903,6 +905,33 @@ class UnfreedTest(unittest.TestCase):
             for kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
                 self.assertIn("replace", logs.proof(audit.Finding(kind, _FIRST, "")) or "")
                 self.assertIsNone(logs.proof(audit.Finding(kind, _SECOND, "")))
+
+    def test_what_is_deleted_while_its_resize_is_reverted_leaves_its_source(self) -> None:
+        """Seed 201 of scheduler kills with memcached; the two hosts' logs tell it together."""
+        about = "[None req-28839e5c user project - - default default]"
+        ended = (
+            f"2026-11-27 12:17:20.297 31710 ERROR nova.compute.manager {about} [instance: {{}}] "
+            "Setting instance vm_state to ERROR: nova.exception_Remote."
+            "UnexpectedTaskStateError_Remote: Conflict updating instance {}. Expected: "
+            "{{'task_state': ['resize_reverting']}}. Actual: {{'task_state': None}}\n"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = (pathlib.Path(folder, f"nova-compute-{n}.log") for n in (1, 2))
+            logs = _logs(computes=(source, target))
+            target.write_text(
+                f"x INFO nova.compute.resource_tracker {about} [instance: {_SECOND}] Updating "
+                f"resource usage from migration {_FIRST}\n"
+            )
+            finding = audit.Finding(audit.ORPHAN, _FIRST, "")
+            for other in (
+                ended.format(_THIRD, _THIRD),
+                ended.format(_SECOND, _SECOND).replace("resize_reverting", "deleting"),
+            ):
+                source.write_text(other)
+                self.assertIsNone(logs.proof(finding))
+            source.write_text(ended.format(_SECOND, _SECOND) + "more\n")
+            self.assertIn("resize_reverting", logs.proof(finding) or "")
+            self.assertIsNone(logs.proof(audit.Finding(audit.ORPHAN, _SECOND, "")))
 
     def test_a_build_that_was_given_up_without_placement_holds_its_room(self) -> None:
         own = "2026-11-27 05:55:13.839 16681"

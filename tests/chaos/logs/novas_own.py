@@ -15,7 +15,9 @@ migration holds; it reads what the server has, the deletion takes that away, and
 ``consumer generation conflict``. Or Placement does not answer when a move is over and what the
 migration holds is to be deleted: nova-compute says itself that it is leaked. Or no host is found
 for the move, and Placement does not answer the conductor that would give the server its allocation
-back. Nobody ever comes back for what the migration holds.
+back. Or a client deletes a server while its resize is reverted: the source's nova-compute, which
+would give it its allocation back, ends at the server's state before it does
+(``_revert_instance_flavor_host_node``). Nobody ever comes back for what the migration holds.
 
 Allocations of failed builds. A nova-compute gives up a build as Placement is away, and Placement
 does not answer its deletion of the allocation either. Its conductor has no other host for the
@@ -87,6 +89,14 @@ _UNANSWERED = re.compile(
 )
 _NOT_REPLACED = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] Unable to replace resource claim on source host"
+)
+_NOT_REVERTED = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Setting instance vm_state to ERROR: "
+    r".*UnexpectedTaskStateError.*Expected: \{'task_state': \['resize_reverting'\]\}"
+)
+_MOVES = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Updating resource usage from migration "
+    rf"(?P<migration>{_UUID})"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _UNTOLD = re.compile(
@@ -237,6 +247,21 @@ def unreverted(lines: Iterable[str]) -> dict[str, Unfreed]:
         if failed and migration and migration != failed["server"]:
             found[migration] = Unfreed(migration, failed["server"], line.strip())
     return found
+
+
+def not_reverted(lines: Iterable[str]) -> dict[str, str]:
+    """Return the servers whose resize a nova-compute's log proves not to be reverted.
+
+    With the line that says so; they were deleted meanwhile. See :func:`migrations`.
+    """
+    ended = filter(None, map(_NOT_REVERTED.search, lines))
+    return {each["server"]: each.string.strip() for each in ended}
+
+
+def migrations(lines: Iterable[str]) -> dict[str, str]:
+    """Return the servers that a nova-compute's log names with their migrations, by these."""
+    told = filter(None, map(_MOVES.search, lines))
+    return {each["migration"]: each["server"] for each in told}
 
 
 @attrs.frozen
