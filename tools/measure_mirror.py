@@ -189,7 +189,10 @@ class World:
             lambda: self.now,
         )
         self.own = own_writes.OwnWrites(
-            self.synchronizer, self.publisher(known_namespaces.PLACEMENT), lambda names: None
+            self.synchronizer,
+            self.publisher(known_namespaces.PLACEMENT),
+            self.store.snapshot,
+            lambda names: None,
         )
 
     def publisher(self, owner: str) -> publisher.Publisher:
@@ -357,8 +360,9 @@ def _boot(world: World, hosts: dict[str, Any], keys: list[str], live: Any, rate:
             "user_id": PROJECT,
             "consumer_generation": None,
         }
+        before = world.own.before()
         world.placement.call("PUT", f"/allocations/{consumer}", body)
-        world.own.wrote({key: {consumer: {"VCPU": 1}}})
+        world.own.wrote({key: {consumer: {"VCPU": 1}}}, before)
         row = hosts[key]["row"]
         rows[f"{consumer}@{CELL}"] = {
             "cell": CELL,

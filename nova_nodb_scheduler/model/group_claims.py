@@ -139,6 +139,11 @@ class GroupRecord:
         left = {place: member for place, member in self.members.items() if place not in places}
         return attrs.evolve(self, members=left)
 
+    def with_lost(self, lost: Mapping[Place, Member]) -> GroupRecord:
+        """Return the record with members that a back end lost; who has a place again keeps it."""
+        absent = {place: member for place, member in lost.items() if place not in self.members}
+        return attrs.evolve(self, members={**self.members, **absent}) if absent else self
+
     def settled_up_to(self, cursor: records.Cursor) -> GroupRecord:
         """Return the record with its settlement moved forward to a cursor."""
         before = self.settled

@@ -85,7 +85,7 @@ from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
-from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
+from nova_nodb_scheduler.synchronizer.claims import group_places, ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
@@ -760,10 +760,11 @@ class Plugin:
         notes = None
         tell_left: verification.TellLeft = verification.tell_nobody
         if self._notes:
+            memory = group_places.MemberMemory()
             if runtime.decisions is not None:
-                tell_left = runtime.decisions.tell_left
+                tell_left, memory = runtime.decisions.tell_left, runtime.decisions.members
             elif runtime.upkeep is not None:
-                tell_left = runtime.upkeep.left.add
+                tell_left, memory = runtime.upkeep.left.add, runtime.upkeep.lost
             batches = ledger_claimer.ClaimBatches(
                 runtime.synchronizer,
                 runtime.replicator.status().identity,
@@ -773,6 +774,7 @@ class Plugin:
                 count_lost=runtime.claim_metrics.lost,
                 count_absorbed=runtime.claim_metrics.absorbed,
                 cache=runtime.upkeep.cache if runtime.upkeep is not None else None,
+                memory=memory,
             )
             notes = unjudged_claims.ClaimNotes(
                 runtime.synchronizer,
@@ -786,6 +788,7 @@ class Plugin:
                 lambda consumer, node: group_members.is_on(
                     runtime.store.snapshot(), consumer, node
                 ),
+                memory,
             )
         return unjudged_claims.UnjudgedClaimsMaker(
             verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics),

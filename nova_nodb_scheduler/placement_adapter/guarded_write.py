@@ -8,8 +8,11 @@ other's write, with the generation from after it, and so grants what is not
 there.
 
 Here the first statement of a transaction locks the rows of its providers, in
-the order of their ids, and everything is read after it: who waits for the lock
-sees what the other wrote. Under REPEATABLE READ of InnoDB the snapshot begins
+the order of their ids, and everything that is judged is read after it: who waits
+for the lock sees what the other wrote. MySQL raises the generations by that same
+statement, for all that are locked are written to; PostgreSQL, which changes rows
+in an order of its own, by the next. What consumers hold is read before, with their
+generations, which the write compares. Under REPEATABLE READ of InnoDB the snapshot begins
 with the first reading that takes no locks, under READ COMMITTED of PostgreSQL
 with each statement. Another try is another transaction.
 
@@ -26,10 +29,10 @@ SQLite has no such locks. There the first statement writes what is there, which
 takes the lock of the database.
 
 A request may name provider trees for which it chose its allocations, by their
-generations (:mod:`.tree_conditions`). They are compared behind the locks, again in
-each try: who changes what a locked provider has raises its generation in the same
-transaction, before this one or after it. Other members of a tree are not locked:
-one that changes meanwhile changes after.
+generations, and by what they consist of but for allocations (:mod:`.tree_conditions`).
+They are compared behind the locks, again in each try: who changes what a locked
+provider has raises its generation in the same transaction, before this one or after
+it. Other members of a tree are not locked: one that changes meanwhile changes after.
 """
 
 from __future__ import annotations
@@ -37,21 +40,25 @@ from __future__ import annotations
 import collections
 import contextvars
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
+from oslo_utils import timeutils
 from placement import db_api, exception
 from placement.objects import allocation as alloc_obj
 from placement.objects import consumer as consumer_obj
 from placement.objects import resource_provider as rp_obj
 
-from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.placement_adapter import (
     database_conflicts,
+    locked_providers,
     requested_consumers,
     requested_trees,
+    standard_classes,
+    tree_contents,
 )
 
 #: A write that took longer is not tried again: who waits for a lock for InnoDB's 50 seconds
@@ -70,6 +77,47 @@ _BY_ID = "FORCE INDEX (PRIMARY)"
 _DELETE_IN_ORDER = sa.text(
     "DELETE FROM allocations WHERE id IN :held ORDER BY id LIMIT :count"
 ).bindparams(sa.bindparam("held", expanding=True))
+
+# Made once: their compiled forms are found by them.
+_OF_IDS = _PROVIDERS.c.id.in_(sa.bindparam("ids", expanding=True))
+_LOCK_IN_ORDER = (
+    sa.select(_PROVIDERS.c.id)
+    .where(_OF_IDS)
+    .order_by(_PROVIDERS.c.id)
+    # Not a lock that keeps foreign keys from naming the row, where there is a lesser one.
+    .with_for_update(key_share=True)
+)
+#: MySQL locks a row as it changes it.
+_RAISE_IN_ORDER = sa.text(
+    "UPDATE resource_providers FORCE INDEX (PRIMARY) SET generation = generation + 1,"
+    " updated_at = :now WHERE id IN :ids ORDER BY id"
+).bindparams(sa.bindparam("ids", expanding=True))
+_RAISE = _PROVIDERS.update().where(_OF_IDS).values(generation=_PROVIDERS.c.generation + 1)
+_TOUCH = (
+    _PROVIDERS.update()
+    .where(_OF_IDS)
+    .values(generation=_PROVIDERS.c.generation, updated_at=_PROVIDERS.c.updated_at)
+)
+
+
+@attrs.frozen
+class _Inserts:
+    """The insertion of rows of one table.
+
+    :param returning: for PostgreSQL, which would else be sent a statement for each row; drivers of
+        MySQL put the rows together themselves
+    """
+
+    plain: sa.Insert
+    returning: sa.Insert
+
+    @classmethod
+    def into(cls, table: Any) -> _Inserts:
+        return cls(table.insert(), table.insert().returning(table.c.id))
+
+
+_INSERT_ALLOCATIONS = _Inserts.into(_ALLOCATIONS)
+_INSERT_CONSUMERS = _Inserts.into(_CONSUMERS)
 
 #: A reshape, whose transaction the write of its allocations belongs to.
 _reshaping: contextvars.ContextVar[bool] = contextvars.ContextVar("reshaping", default=False)
@@ -111,8 +159,7 @@ def replace_all(context: Any, alloc_list: list[Any]) -> None:
         except database_conflicts.ERRORS as error:
             if isinstance(error, db_exc.DBDuplicateEntry):
                 restore()
-                with db_api.placement_context_manager.reader.independent.using(context):
-                    requested_consumers.read_again(context)
+                requested_consumers.read_again(context)
                 restore = _restorer(context, alloc_list)
             elif not database_conflicts.is_conflict(error):
                 raise
@@ -138,7 +185,7 @@ def reshaper_of(own: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any
         token = _reshaping.set(True)
         try:
             with db_api.placement_context_manager.writer.independent.using(ctx):
-                _lock_providers(ctx, providers)
+                _lock_providers(ctx, providers, raising=False)
                 own(ctx, inventories, allocations)
         except database_conflicts.ERRORS as error:
             if isinstance(error, db_exc.DBDuplicateEntry) or database_conflicts.is_conflict(error):
@@ -155,8 +202,8 @@ def reshaper_of(own: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any
 def set_allocations(context: Any, allocs: list[Any]) -> None:
     """Stand for ``_set_allocations`` of ``placement.objects.allocation``.
 
-    Each step is one statement, or as many as Placement has for the step whatever
-    the number of consumers.
+    Each step is one statement, or none, or as many as Placement has for the step,
+    whatever the number of consumers.
 
     :raises TreesDiffer: where one is not what the request took it for
     :raises ConcurrentUpdateDetected: of Placement, for a consumer's generation
@@ -166,22 +213,34 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
     consumers = {each.consumer.uuid: each.consumer for each in allocs}
     # Those whose generation was compared with the request's, not what was read since.
     consumers.update({name: requested[name].consumer for name in consumers if name in requested})
-    generations = _lock_providers(context, {each.resource_provider.id for each in allocs})
-    _compare_trees(context)
-    granted: Mapping[str, Any] = {}
-    if allocs:
-        before = _usage_before(context, allocs)
-        # Of new ones too: allocations from before there were records of consumers have none.
-        _delete_allocations(context, list(consumers))
-        granted = alloc_obj._check_capacity_exceeded(context, allocs, *before)
+    providers = {each.resource_provider.id for each in allocs}
+    raised = _lock_providers(context, providers, raising=True)
+    classes = standard_classes.ids(context, dict.fromkeys(each.resource_class for each in allocs))
+    held = _held(context, requested, consumers)
+    # Without a removal what was used before is what is used: Placement's check asks itself.
+    before = _usage_before(context, allocs) if held else None
+    _delete_allocations(context, held)
+    asked = requested_trees.of_request() if not _reshaping.get() else None
+    locked = locked_providers.NONE
+    if providers or asked:
+        roots = asked.marks if asked else ()
+        locked = locked_providers.read(context, providers, classes.values(), roots)
+    _compare_trees(context, asked, locked, providers)
+    if not locked.have_room(
+        (each.resource_provider.id, classes[each.resource_class], each.used) for each in allocs
+    ):
+        before = _usage_before(context, allocs) if before is None else before
+        alloc_obj._check_capacity_exceeded(context, allocs, *before)
+    if raised != len(providers):
+        raise exception.ResourceProviderConcurrentUpdateDetected
     made = _make_consumers(context, requested, consumers)
     _insert(
         context,
-        _ALLOCATIONS,
+        _INSERT_ALLOCATIONS,
         [
             {
                 "resource_provider_id": each.resource_provider.id,
-                "resource_class_id": context.rc_cache.id_from_string(each.resource_class),
+                "resource_class_id": classes[each.resource_class],
                 "consumer_id": each.consumer.uuid,
                 "used": each.used,
             }
@@ -189,18 +248,16 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
             if each.used
         ],
     )
+    # No handler of allocations has called, which would not look at them.
     if not requested:
-        # No handler has called, which would not look at them.
         _give_ids(context, [each for each in allocs if each.used])
-    _raise_providers(context, {each.id for each in granted.values()})
+    if not requested or _reshaping.get():
+        _give_generations(context, allocs)
     _change_consumers(context, requested)
     _raise_consumers(context, [each for name, each in consumers.items() if name not in made])
     emptied = set(consumers) - {each.consumer.uuid for each in allocs if each.used}
     if emptied:
         consumer_obj.delete_consumers_if_no_allocations(context, emptied)
-    for each in allocs:
-        provider = each.resource_provider
-        provider.generation = generations[provider.id] + 1
     for name, consumer in consumers.items():
         consumer.generation = 1 if name in made else consumer.generation + 1
 
@@ -208,75 +265,53 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
 # -- the steps ------------------------------------------------------------------------
 
 
-def _lock_providers(context: Any, ids: Iterable[int]) -> dict[int, int]:
-    """Lock the rows of providers in the order of their ids; return their generations by id."""
-    columns = _PROVIDERS.c
-    wanted = sorted(ids)
-    if not wanted:
-        return {}
-    session = context.session
-    if session.get_bind().dialect.name == "sqlite":
-        session.execute(
-            _PROVIDERS.update()
-            .where(columns.id.in_(wanted))
-            .values(generation=columns.generation, updated_at=columns.updated_at)
-        )
-    query = (
-        sa.select(columns.id, columns.generation)
-        .where(columns.id.in_(wanted))
-        .order_by(columns.id)
-        # Not a lock that keeps foreign keys from naming the row, where there is a lesser one.
-        .with_for_update(key_share=True)
-    )
-    return {row.id: row.generation for row in session.execute(query)}
+def _lock_providers(context: Any, ids: Collection[int], *, raising: bool) -> int:
+    """Lock the rows of providers in the order of their ids; return how many there are.
+
+    :param raising: raise their generations by one
+    """
+    if not ids:
+        return 0
+    connection = context.session.connection()
+    dialect = connection.dialect.name
+    wanted = {"ids": sorted(ids)}
+    if raising and dialect in _OF_MYSQL:
+        wanted["now"] = timeutils.utcnow()
+        return int(connection.execute(_RAISE_IN_ORDER, wanted).rowcount)
+    found = 0
+    if dialect == "sqlite":
+        found = connection.execute(_TOUCH, wanted).rowcount
+    else:
+        found = len(connection.execute(_LOCK_IN_ORDER, wanted).fetchall())
+    if raising:
+        connection.execute(_RAISE, wanted)
+    return int(found)
 
 
-def _compare_trees(context: Any) -> None:
-    """Compare the trees that the request names, if it names any; by one statement.
+def _compare_trees(
+    context: Any,
+    asked: requested_trees.RequestedTrees | None,
+    locked: locked_providers.LockedProviders,
+    raised: Collection[int],
+) -> None:
+    """Compare the trees that the request names, if it names any.
 
+    No statement, but three where generations differ and contents are named.
+
+    :param raised: ids of the providers whose generations are raised already
     :raises TreesDiffer: where one is not as it says, or is gone
     """
-    asked = requested_trees.of_request()
-    if asked is None or _reshaping.get():
+    if asked is None:
         return
-    roots = _PROVIDERS.alias("root")
-    columns = _PROVIDERS.c
-    query = (
-        sa.select(
-            columns.id,
-            columns.uuid,
-            columns.generation,
-            columns.parent_provider_id,
-            columns.root_provider_id,
-        )
-        .select_from(_PROVIDERS.join(roots, columns.root_provider_id == roots.c.id))
-        .where(roots.c.uuid.in_(list(asked.marks)))
-    )
-    trees: dict[int, list[Any]] = collections.defaultdict(list)
-    uuids: dict[int, str] = {}
-    for row in context.session.execute(query):
-        trees[row.root_provider_id].append(row)
-        uuids[row.id] = row.uuid
-    found = {uuids[root]: _mark(root, rows, uuids) for root, rows in trees.items() if root in uuids}
-    asked.differing = frozenset(
-        root for root, mark in asked.marks.items() if found.get(root) != mark
-    )
+    found = locked.marks(raised)
+    moved = {root for root, mark in asked.marks.items() if found.get(root) != mark.generations}
+    known = {root for root in moved & found.keys() if asked.marks[root].contents}
+    if known:
+        digests = tree_contents.read(context, locked.members, known)
+        moved -= {root for root in known if digests[root] == asked.marks[root].contents}
+    asked.differing = frozenset(moved)
     if asked.differing:
         raise TreesDiffer(roots=", ".join(sorted(asked.differing)))
-
-
-def _mark(root: int, rows: Iterable[Any], uuids: Mapping[int, str]) -> str:
-    own = next(each for each in rows if each.id == root)
-    return tree_conditions.mark(
-        own.generation,
-        (
-            tree_conditions.TreeMember(
-                each.uuid, uuids.get(each.parent_provider_id), each.generation
-            )
-            for each in rows
-            if each.id != root
-        ),
-    )
 
 
 def _usage_before(context: Any, allocs: Sequence[Any]) -> tuple[Any, ...]:
@@ -290,16 +325,39 @@ def _usage_before(context: Any, allocs: Sequence[Any]) -> tuple[Any, ...]:
     return (summary(context, providers, classes),)
 
 
-def _delete_allocations(context: Any, consumers: Sequence[str]) -> None:
-    columns = _ALLOCATIONS.c
-    query = sa.select(columns.id).where(columns.consumer_id.in_(consumers))
-    held = sorted(context.session.execute(query).scalars())
+def _held(
+    context: Any,
+    requested: Mapping[str, requested_consumers.RequestedConsumer],
+    consumers: Iterable[str],
+) -> list[int]:
+    """Return the ids of what consumers hold, of new ones too, in their order.
+
+    Allocations from before there were records of consumers have none. What was read with a
+    request's consumers is so still, or the write of their generations refuses, or the insertion
+    of their records.
+    """
+    held: list[int] = []
+    unknown = []
+    for name in consumers:
+        if name in requested:
+            held += requested[name].held
+        else:
+            unknown.append(name)
+    if unknown:
+        columns = _ALLOCATIONS.c
+        query = sa.select(columns.id).where(columns.consumer_id.in_(unknown))
+        held += context.session.execute(query).scalars()
+    return sorted(held)
+
+
+def _delete_allocations(context: Any, held: Sequence[int]) -> None:
     if not held:
         return
-    if context.session.get_bind().dialect.name not in _OF_MYSQL:
+    connection = context.session.connection()
+    if connection.dialect.name not in _OF_MYSQL:
         alloc_obj._delete_allocations_by_ids(context, held)
         return
-    context.session.execute(_DELETE_IN_ORDER, {"held": held, "count": len(held)})
+    connection.execute(_DELETE_IN_ORDER, {"held": held, "count": len(held)})
 
 
 def _make_consumers(
@@ -314,7 +372,7 @@ def _make_consumers(
     new = {name: each.wanted for name, each in requested.items() if each.consumer.id is None}
     _insert(
         context,
-        _CONSUMERS,
+        _INSERT_CONSUMERS,
         [
             {
                 "uuid": name,
@@ -329,15 +387,15 @@ def _make_consumers(
     return set(new)
 
 
-def _insert(context: Any, table: Any, rows: list[dict[str, Any]]) -> None:
+def _insert(context: Any, inserts: _Inserts, rows: list[dict[str, Any]]) -> None:
     """Insert rows by one statement."""
     if not rows:
         return
-    statement = table.insert()
-    if context.session.get_bind().dialect.name == "postgresql":
-        # Else a row a statement. Drivers of MySQL put the rows together themselves.
-        statement = statement.returning(table.c.id)
-    context.session.execute(statement, rows)
+    connection = context.session.connection()
+    if connection.dialect.name == "postgresql":
+        connection.execute(inserts.returning, rows)
+    else:
+        connection.execute(inserts.plain, rows)
 
 
 def _give_ids(context: Any, allocs: Sequence[Any]) -> None:
@@ -352,22 +410,11 @@ def _give_ids(context: Any, allocs: Sequence[Any]) -> None:
         each.id = ids[each.resource_provider.id, class_id, each.consumer.uuid]
 
 
-def _raise_providers(context: Any, ids: set[int]) -> None:
-    """Raise the generations of providers that are locked.
-
-    :raises ResourceProviderConcurrentUpdateDetected: of Placement, where one is gone
-    """
-    if not ids:
-        return
-    columns = _PROVIDERS.c
-    statement = (
-        _PROVIDERS.update()
-        .where(columns.id.in_(sorted(ids)))
-        .values(generation=columns.generation + 1)
-    )
-    statement = _by_id(statement)
-    if context.session.execute(statement).rowcount != len(ids):
-        raise exception.ResourceProviderConcurrentUpdateDetected
+def _give_generations(context: Any, allocs: Sequence[Any]) -> None:
+    """Give providers the generations that they have now, as Placement's own function does."""
+    found = locked_providers.generations(context, {each.resource_provider.id for each in allocs})
+    for each in allocs:
+        each.resource_provider.generation = found[each.resource_provider.id]
 
 
 def _change_consumers(

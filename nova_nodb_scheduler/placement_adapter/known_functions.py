@@ -21,11 +21,22 @@ SUPPORTED = range(13, 17)
 #: By module and name: the fingerprints of the definitions that are known, by
 #: ``tools/code_fingerprints.py``. None among them where a release has no such definition.
 KNOWN: Mapping[str, Mapping[str, frozenset[str | None]]] = {
+    "placement.attribute_cache": {
+        "ResourceClassCache": frozenset({"776d19a9ecd805bd"}),
+        "_AttributeCache": frozenset({"a17f893efd091c3c"}),
+    },
     "placement.db.sqlalchemy.models": {
         "Allocation": frozenset({"b9786354c301ac3a"}),
         "Consumer": frozenset({"1c7ca6d86abfaf1b"}),
+        "ConsumerType": frozenset({"8589034321b437ca"}),
+        "Inventory": frozenset({"0bcaeff775d49849"}),
+        "PlacementAggregate": frozenset({"5527f5decd231d1a"}),
         "Project": frozenset({"54ef8f7f12a50a9e"}),
+        "ResourceClass": frozenset({"5a342a3f0e4365bc"}),
         "ResourceProvider": frozenset({"d57087be78ee2eeb"}),
+        "ResourceProviderAggregate": frozenset({"040c3a9688943617"}),
+        "ResourceProviderTrait": frozenset({"925bce6607adc15e"}),
+        "Trait": frozenset({"e2b6df0fbcacd641"}),
         "User": frozenset({"6bad5a54aa16f38a"}),
     },
     "placement.handlers.allocation": {
@@ -72,6 +83,10 @@ KNOWN: Mapping[str, Mapping[str, frozenset[str | None]]] = {
     "placement.objects.reshaper": {
         "reshape": frozenset({"2b90ab6c0cc5f1d3"}),
     },
+    "placement.objects.resource_class": {
+        "ResourceClass": frozenset({"6be58276e25263ab"}),
+        "_resource_classes_sync": frozenset({"c6c39058dc554241"}),
+    },
     "placement.objects.resource_provider": {
         "_get_provider_by_uuid": frozenset({"aafed6e70ba8e701"}),
         "_set_inventory": frozenset({"fa36c311bd0270d3"}),
@@ -81,6 +96,7 @@ KNOWN: Mapping[str, Mapping[str, frozenset[str | None]]] = {
         "_get_user_by_external_id": frozenset({"79dc2a506490d276"}),
     },
     "placement.util": {
+        "_validate_uuid_format": frozenset({"68a9ea54e1c1dadf"}),
         "extract_json": frozenset({"2d5ca7b2ad4a66fa"}),
     },
 }

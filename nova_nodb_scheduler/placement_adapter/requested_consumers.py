@@ -24,14 +24,12 @@ from placement.objects import project as project_obj
 from placement.objects import resource_provider as rp_obj
 from placement.objects import user as user_obj
 
-from nova_nodb_scheduler.placement_adapter import database_conflicts
+from nova_nodb_scheduler.placement_adapter import database_conflicts, requested_rows
 
-#: On Placement's context of a request: the consumers it writes.
+#: On Placement's context of a request: the consumers it writes, and the providers it names.
 _ATTRIBUTE = "_nodb_requested_consumers"
+_READ_PROVIDERS = "_nodb_requested_providers"
 
-_CONSUMERS = consumer_obj.CONSUMER_TBL
-_PROJECTS = project_obj.PROJECT_TBL
-_USERS = user_obj.USER_TBL
 _PROVIDERS = rp_obj._RP_TBL
 _ALLOCATIONS = alloc_obj._ALLOC_TBL
 
@@ -43,11 +41,14 @@ class RequestedConsumer:
     :param consumer: Placement's object; its ``id`` is None while it is to be made
     :param wanted: Placement's ``RequestAttr``: project, user, consumer type
     :param has_generation: the request told the generation it knows, none for a new one
+    :param held: ids of its allocations, of the generation that ``consumer`` has. Whoever writes
+        others raises that, and whoever removes them removes its record
     """
 
     consumer: Any
     wanted: Any
     has_generation: bool
+    held: Sequence[int]
 
     def changes(self) -> dict[str, Any]:
         """Return the columns in which the record is to become what is wanted."""
@@ -107,6 +108,7 @@ def ensure_consumer(
     :raises HTTPConflict: of webob, for another generation than the consumer's
     """
     asked = {
+        "allocations": (),  # its providers are read when Placement asks for them
         "project_id": project_id,
         "user_id": user_id,
         "consumer_generation": consumer_generation,
@@ -146,8 +148,12 @@ def resource_providers_by_uuid(ctx: Any, rp_uuids: Collection[str]) -> dict[str,
 
     :raises HTTPBadRequest: of webob, where there is no such provider
     """
+    read = getattr(ctx, _READ_PROVIDERS, {})
+    found = {name: _provider(ctx, *read[name]) for name in rp_uuids if name in read}
+    if len(found) == len(rp_uuids):
+        return found
     with db_api.placement_context_manager.reader.using(ctx):
-        found = read_providers(ctx, rp_uuids)
+        found |= read_providers(ctx, [name for name in rp_uuids if name not in found])
         for name in rp_uuids:
             if name not in found:
                 try:
@@ -173,11 +179,14 @@ def read_providers(context: Any, uuids: Collection[str]) -> dict[str, Any]:
     columns = _PROVIDERS.c
     query = sa.select(columns.id, columns.uuid, columns.name, columns.generation)
     return {
-        row.uuid: rp_obj.ResourceProvider(
-            context, id=row.id, uuid=row.uuid, name=row.name, generation=row.generation
-        )
+        row.uuid: _provider(context, *row)
         for row in context.session.execute(query.where(columns.uuid.in_(uuids)))
     }
+
+
+def _provider(context: Any, number: int, uuid: str, name: str | None, generation: int) -> Any:
+    """Return Placement's object of a provider."""
+    return rp_obj.ResourceProvider(context, id=number, uuid=uuid, name=name, generation=generation)
 
 
 def read_again(context: Any) -> None:
@@ -185,11 +194,15 @@ def read_again(context: Any) -> None:
 
     :raises ConcurrentUpdateDetected: of Placement, where the request said there are none
     """
-    new = {name: each for name, each in of(context).items() if each.consumer.id is None}
-    for name, row in _consumer_rows(context, new).items():
+    found = dict(of(context))
+    new = {name: each for name, each in found.items() if each.consumer.id is None}
+    rows = requested_rows.read(new)
+    for name, row in rows.consumers.items():
         if new[name].has_generation:
             raise exception.ConcurrentUpdateDetected
         consumer_obj.Consumer._from_db_object(context, new[name].consumer, row)
+        found[name] = attrs.evolve(new[name], held=rows.held.get(name, ()))
+    setattr(context, _ATTRIBUTE, found)
 
 
 def _requested(
@@ -198,10 +211,23 @@ def _requested(
     has_generation = bool(want_version.matches((1, 28)))
     has_type = bool(want_version.matches((1, 38)))
     owners = {name: _owner(context, each) for name, each in data.items()}
-    with db_api.placement_context_manager.reader.using(context):
-        projects = _by_external_id(context, project_obj.Project, _PROJECTS, owners, 0)
-        users = _by_external_id(context, user_obj.User, _USERS, owners, 1)
-        rows = _consumer_rows(context, data)
+    types = [str(each.get("consumer_type")) for each in data.values()] if has_type else []
+    rows = requested_rows.read(
+        data,
+        providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
+        projects=dict.fromkeys(project for project, _user in owners.values()),
+        users=dict.fromkeys(user for _project, user in owners.values()),
+        types=dict.fromkeys(types),
+    )
+    setattr(context, _READ_PROVIDERS, rows.providers)
+    projects = {
+        name: project_obj.Project(context, id=number, external_id=name)
+        for name, number in rows.projects.items()
+    }
+    users = {
+        name: user_obj.User(context, id=number, external_id=name)
+        for name, number in rows.users.items()
+    }
     found = {}
     for name, each in data.items():
         project_id, user_id = owners[name]
@@ -213,19 +239,25 @@ def _requested(
             users[user_id] = database_conflicts.tried_again(
                 data_util._get_or_create_user, context, user_id
             )
-        row = rows.get(name)
+        row = rows.consumers.get(name)
         if has_generation:
             _check_generation(row, each.get("consumer_generation"))
-        type_id = None
-        if has_type:
-            type_id = database_conflicts.tried_again(
-                data_util.get_or_create_consumer_type_id, context, each.get("consumer_type")
-            )
+        type_id = _type_id(context, rows, each.get("consumer_type")) if has_type else None
         wanted = data_util.RequestAttr(projects[project_id], users[user_id], type_id)
         found[name] = RequestedConsumer(
-            _consumer(context, name, row, wanted), wanted, has_generation
+            _consumer(context, name, row, wanted), wanted, has_generation, rows.held.get(name, ())
         )
     return found
+
+
+def _type_id(context: Any, rows: requested_rows.RequestedRows, name: Any) -> int:
+    """Return the id of a type of consumers, which is made where there is none."""
+    if name in rows.types:
+        return rows.types[name]
+    made: int = database_conflicts.tried_again(
+        data_util.get_or_create_consumer_type_id, context, name
+    )
+    return made
 
 
 def _owner(context: Any, asked: Mapping[str, Any]) -> tuple[str, str]:
@@ -233,46 +265,6 @@ def _owner(context: Any, asked: Mapping[str, Any]) -> tuple[str, str]:
         settings = context.config.placement
         return settings.incomplete_consumer_project_id, settings.incomplete_consumer_user_id
     return asked["project_id"], asked["user_id"]
-
-
-def _by_external_id(
-    context: Any, kind: Any, table: Any, owners: Mapping[str, tuple[str, str]], place: int
-) -> dict[str, Any]:
-    """Return projects or users by their external ids, by one statement."""
-    query = sa.select(
-        table.c.id, table.c.external_id, table.c.updated_at, table.c.created_at
-    ).where(table.c.external_id.in_({owner[place] for owner in owners.values()}))
-    return {
-        row.external_id: kind._from_db_object(context, kind(context), dict(row._mapping))
-        for row in context.session.execute(query)
-    }
-
-
-def _consumer_rows(context: Any, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return what Placement's own reading of a consumer returns, of several by one statement."""
-    columns = _CONSUMERS.c
-    query = (
-        sa.select(
-            columns.id,
-            columns.uuid,
-            columns.consumer_type_id,
-            _PROJECTS.c.id.label("project_id"),
-            _PROJECTS.c.external_id.label("project_external_id"),
-            _USERS.c.id.label("user_id"),
-            _USERS.c.external_id.label("user_external_id"),
-            columns.generation,
-            columns.updated_at,
-            columns.created_at,
-        )
-        .select_from(
-            _CONSUMERS.join(_PROJECTS, columns.project_id == _PROJECTS.c.id).join(
-                _USERS, columns.user_id == _USERS.c.id
-            )
-        )
-        .where(columns.uuid.in_(list(uuids)))
-    )
-    with db_api.placement_context_manager.reader.using(context):
-        return {row.uuid: dict(row._mapping) for row in context.session.execute(query)}
 
 
 def _check_generation(row: Mapping[str, Any] | None, known: int | None) -> None:
@@ -327,12 +319,12 @@ def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> dict[str, S
         rows = context.session.execute(query).fetchall()
     held: dict[str, list[Any]] = {}
     for row in rows:
-        provider = rp_obj.ResourceProvider(
+        provider = _provider(
             context,
-            id=row.provider_id,
-            uuid=row.provider_uuid,
-            name=row.provider_name,
-            generation=row.provider_generation,
+            row.provider_id,
+            row.provider_uuid,
+            row.provider_name,
+            row.provider_generation,
         )
         held.setdefault(row.consumer_id, []).append(
             alloc_obj.Allocation(

@@ -16,8 +16,11 @@ import attrs
 
 from nova_nodb_scheduler import tree_conditions
 
-#: As WSGI names the request's header.
-_ENVIRON = "HTTP_" + tree_conditions.REQUEST.upper().replace("-", "_")
+#: As WSGI names the request's headers.
+_TREES, _CONTENTS = (
+    "HTTP_" + name.upper().replace("-", "_")
+    for name in (tree_conditions.REQUEST, tree_conditions.CONTENTS)
+)
 
 
 @attrs.define(eq=False)
@@ -29,7 +32,7 @@ class RequestedTrees:
         while none has looked
     """
 
-    marks: Mapping[str, str]
+    marks: Mapping[str, tree_conditions.TreeMark]
     differing: frozenset[str] | None = None
 
 
@@ -46,7 +49,9 @@ def of_request() -> RequestedTrees | None:
 @contextlib.contextmanager
 def of(environ: Mapping[str, Any]) -> Iterator[RequestedTrees]:
     """Keep what a request wants compared while it is answered."""
-    asked = RequestedTrees(tree_conditions.read_request(environ.get(_ENVIRON)))
+    asked = RequestedTrees(
+        tree_conditions.read_request(environ.get(_TREES), environ.get(_CONTENTS))
+    )
     token = _of_request.set(asked if asked.marks else None)
     try:
         yield asked

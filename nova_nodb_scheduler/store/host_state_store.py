@@ -180,7 +180,8 @@ class HostStateStore:
     def apply_page(self, changes: Iterable[records.Change]) -> list[namespace_table.Outcome]:
         """Take changes over in their order, as :meth:`apply` does each of them.
 
-        What many changes have in common is done once. Not one transaction:
+        What many changes have in common is done once; of columns nothing is made for each,
+        where all of them are new. Not one transaction:
         readers get a turn every few milliseconds, and a snapshot may be taken
         in between, as the feed gives no boundaries either.
 
@@ -195,26 +196,6 @@ class HostStateStore:
                 time.sleep(0)
                 rested_at = len(outcomes)
         return outcomes
-
-    def take_new(self, page: record_columns.ChangeColumns) -> bool:
-        """Take over records none of which is here, or was, by columns instead of one by one.
-
-        :param page: at most :data:`CHANGES_PER_TURN` of them: the lock is held for all
-        :returns: False where they are to be given to :meth:`apply_page`: one is here, or was,
-            or is not as it should be, or they are few; nothing was changed then
-        :raises UnknownNamespace: their namespace is not declared
-        """
-        name = page.page.namespace
-        with self._lock:
-            table = self._table(name)
-            self._touched.add(name)
-            if not table.take_new(page):
-                return False
-            for each in self._subscriptions.get(name, ()):
-                each.note(name, page.page.keys)
-        # As in :meth:`apply_page`.
-        time.sleep(0)
-        return True
 
     def subscribe(self, namespaces: Collection[str], most_keys: int = MOST_KEYS) -> Subscription:
         """Return what will tell which keys of some namespaces changed.
@@ -234,7 +215,10 @@ class HostStateStore:
 
     def _apply_turn(self, changes: Sequence[records.Change]) -> list[namespace_table.Outcome]:
         """Apply changes of different records."""
-        names = {change.key.namespace for change in changes}
+        if isinstance(changes, record_columns.ChangeColumns):
+            names = {changes.page.namespace}
+        else:
+            names = {change.key.namespace for change in changes}
         if len(names) == 1:
             with self._lock:
                 return self._apply_to(names.pop(), changes)
@@ -260,17 +244,16 @@ class HostStateStore:
         outcomes = table.apply(changes)
         subscribed = self._subscriptions.get(name, ())
         if subscribed:
-            newer = [
-                change.key.key
-                for change, outcome in zip(changes, outcomes, strict=True)
-                if outcome is True
-            ]
+            newer = _newer(changes, outcomes)
             for each in subscribed:
                 each.note(name, newer)
         return outcomes
 
     def restore(self, namespace: str, page: stored_pages.StoredPage) -> None:
         """Take over rows that another process's store held, none of whose keys is here.
+
+        The store is not to be believed before :meth:`check_restored` was called behind the
+        last page.
 
         :raises UnknownNamespace: it is not declared
         :raises stored_pages.UNFIT: the page cannot be believed; nothing was changed
@@ -283,6 +266,15 @@ class HostStateStore:
                 each.note(namespace, page.keys)
         # As in :meth:`apply_page`.
         time.sleep(0)
+
+    def check_restored(self) -> None:
+        """Refuse all that was restored, where pages that were fit brought a key twice.
+
+        :raises ValueError: they did; a new epoch is to begin
+        """
+        with self._lock:
+            for each in self._tables.values():
+                each.check_restored()
 
     def retain(self, namespace: str, keys: Collection[str], version: int) -> int:
         """Drop what a snapshot of the back end no longer held; return how many.
@@ -355,8 +347,23 @@ class HostStateStore:
         return found
 
 
-def _turns(changes: Iterable[records.Change]) -> Iterator[list[records.Change]]:
-    """Divide changes into lists of different records, none longer than a turn."""
+def _newer(
+    changes: Sequence[records.Change], outcomes: Sequence[namespace_table.Outcome]
+) -> list[str]:
+    """Return the keys of changes that were taken over."""
+    if isinstance(changes, record_columns.ChangeColumns):
+        keys: Iterable[str] = changes.page.keys
+    else:
+        keys = (change.key.key for change in changes)
+    return [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is True]
+
+
+def _turns(changes: Iterable[records.Change]) -> Iterator[Sequence[records.Change]]:
+    """Divide changes into sequences of different records, none longer than a turn."""
+    if isinstance(changes, record_columns.ChangeColumns):
+        if len(set(changes.page.keys)) == len(changes) <= CHANGES_PER_TURN:
+            yield changes
+            return
     changes = list(changes)
     for first in range(0, len(changes), CHANGES_PER_TURN):
         turn = changes[first : first + CHANGES_PER_TURN]

@@ -117,9 +117,13 @@ class NamespaceContents:
         """Bytes of rows copied so far because a snapshot saw them."""
         return self.rows.bytes_copied
 
-    def kept_key(self, key: str) -> str | None:
-        """Return the text that is kept of a key; None where there is no such record."""
-        return self.rows.key(key)
+    def kept_keys(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the texts that are kept of keys; None where there is no such record."""
+        return self.rows.texts(keys)
+
+    def check(self) -> None:
+        """Refuse keys that came with two pages; see :meth:`.record_index.Rows.check`."""
+        self.rows.check()
 
     def pack(self, most_records: int) -> int:
         """Pack chunks until so many records were looked at; return how many were."""
@@ -129,7 +133,7 @@ class NamespaceContents:
         self,
         taken: TakenRows,
         kept_in: Callable[[Sequence[int]], Sequence[record_chunks.Kept]],
-        kin: Sequence[record_index.SameKey],
+        kin: Sequence[record_index.SameKeys],
     ) -> None:
         """Take records in, or over.
 
@@ -169,7 +173,7 @@ class NamespaceContents:
         packed: npt.NDArray[np.uint8] | None,
         held: Sequence[Any],
         places: npt.NDArray[np.uint8],
-        kin: Sequence[record_index.SameKey],
+        kin: Sequence[record_index.SameKeys],
     ) -> None:
         """Take new records in whose columns hold all, by runs of rows instead of row by row.
 
@@ -179,8 +183,7 @@ class NamespaceContents:
         """
         keys: Sequence[str] | npt.NDArray[np.uint8]
         if packed is None:
-            found, keys = self.rows.of(taken.keys, kin)
-            rows = np.array(found, np.intp)
+            rows, keys = self.rows.enter_texts(taken.keys, kin)
         else:
             rows, keys = self.rows.enter(packed), packed
         self.indexes.lead_new(rows, taken.page)
@@ -315,7 +318,7 @@ class NamespaceTable:
         self._copied_before = 0
         self._view: store_snapshot.NamespaceView | None = None
         self._steady_mark = object()
-        self._kin: tuple[record_index.SameKey, ...] = ()
+        self._kin: tuple[record_index.SameKeys, ...] = ()
         self._begin(texts)
 
     def _begin(self, texts: Vocabularies) -> None:
@@ -326,9 +329,9 @@ class NamespaceTable:
     def __len__(self) -> int:
         return len(self._contents.rows)
 
-    def key(self, key: str) -> str | None:
-        """Return the text that is kept of a key; None where there is no such record."""
-        return self._contents.kept_key(key)
+    def kept_keys(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the texts that are kept of keys; None where there is no such record."""
+        return self._contents.kept_keys(keys)
 
     def share_keys(self, kin: Iterable[NamespaceTable]) -> None:
         """Keep one text of a key that other tables hold as well.
@@ -338,7 +341,7 @@ class NamespaceTable:
         if self._namespace.uuid_keys:
             return
         self._kin = tuple(
-            each.key for each in kin if each is not self and not each._namespace.uuid_keys
+            each.kept_keys for each in kin if each is not self and not each._namespace.uuid_keys
         )
 
     @property
@@ -357,8 +360,11 @@ class NamespaceTable:
         :returns: for each what became of it; an InvalidRecord, or what else its
             state made the namespace's digest raise, changed nothing
         """
-        if len(changes) >= record_chunks.ENOUGH_TOGETHER and self._take_new(changes):
-            return [True] * len(changes)
+        if len(changes) >= record_chunks.ENOUGH_TOGETHER:
+            page = self._in_columns(changes)
+            if page is not None and self._take_new(page):
+                return [True] * len(changes)
+            changes = list(changes)
         outcomes: list[Outcome] = [False] * len(changes)
         known, tombstones = self._contents.rows, self._tombstones
         row_of = known.by_key()
@@ -393,20 +399,23 @@ class NamespaceTable:
             self._take(changes, taken, outcomes)
         return outcomes
 
-    def _take_new(self, changes: Sequence[records.Change]) -> bool:
-        """Take new records over, as :meth:`take_new`."""
+    def _in_columns(self, changes: Sequence[records.Change]) -> record_columns.ChangeColumns | None:
+        """Return changes as columns; None where there is a tombstone."""
+        if isinstance(changes, record_columns.ChangeColumns):
+            return changes
         if any(map(_DELETED, changes)):
-            return False
+            return None
         columns = zip(*map(_OF_RECORD, changes), strict=True)
         page = record_columns.RecordColumns(self._namespace.name, *map(list, columns))
         states, texts = list(map(_STATE, changes)), list(map(_TEXT, changes))
-        return self.take_new(record_columns.ChangeColumns(page, states, texts))
+        return record_columns.ChangeColumns(page, states, texts)
 
-    def take_new(self, page: record_columns.ChangeColumns) -> bool:
+    def _take_new(self, page: record_columns.ChangeColumns) -> bool:
         """Take new records over in a few calls for all, as a first load brings them.
 
-        :returns: False where one of them is not new, or not as it should be, or where they
-            are few; nothing was changed then
+        :param page: of different records
+        :returns: False where one of them is not new, or not as it should be; nothing was
+            changed then
         """
         found = page.page
         if not self._layout.is_plain or set(map(type, page.states)) != {dict}:
@@ -415,7 +424,7 @@ class NamespaceTable:
             if set(map(type, numbers)) != {int} or min(numbers) < 1 or max(numbers) > _GREATEST:
                 return False
         keys, held = found.keys, self._contents
-        if len(set(keys)) < len(keys) or not self._tombstones.keys().isdisjoint(keys):
+        if not self._tombstones.keys().isdisjoint(keys):
             return False
         try:
             packed = held.rows.packed(keys)
@@ -476,7 +485,8 @@ class NamespaceTable:
     def restore(self, page: stored_pages.StoredPage) -> None:
         """Take over rows that another process's table held, none of whose keys is here.
 
-        Nothing is decoded, and what all rows have in common is done once.
+        Nothing is decoded, and what all rows have in common is done once. Whether a key came
+        with another page as well :meth:`check_restored` tells.
 
         :raises UNFIT: it cannot be believed; nothing was changed
         """
@@ -485,7 +495,7 @@ class NamespaceTable:
         taking.check(page, _GREATEST)
         if self._tombstones and not self._tombstones.keys().isdisjoint(page.keys):
             raise ValueError("a key was removed")
-        packed = held.rows.packed(page.keys)
+        packed = held.rows.packed(page.keys, gathered=False)
         payloads, digests = taking.payloads(page), taking.digests(page)
         rows = TakenRows(
             list(page.keys) if packed is None else (),
@@ -496,6 +506,13 @@ class NamespaceTable:
         )
         held.put_new(rows, packed, payloads, page.places, self._kin)
         self._changed()
+
+    def check_restored(self) -> None:
+        """Refuse what pages brought together, where one by one they were fit.
+
+        :raises ValueError: a key came twice; the table is not to be used
+        """
+        self._contents.check()
 
     def retain(self, keys: Collection[str], version: int) -> list[str]:
         """Drop rows whose key is not among these and whose version is not above.

@@ -313,6 +313,8 @@ class Chunk:
         if isinstance(keys, np.ndarray):
             assert isinstance(self.keys, key_rows.PackedKeys)
             self.keys.set_packed(first, keys)
+        elif isinstance(self.keys, list):
+            self.keys[here] = keys
         else:
             for offset, key in enumerate(keys, first):
                 self.keys[offset] = key

@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from nova_nodb_scheduler.store import column_layout, key_rows, record_chunks, vocabulary
 
-#: Returns the text that is kept of a key elsewhere; None for none.
-SameKey = Callable[[str], str | None]
+#: Returns the texts that are kept of keys elsewhere, None for none.
+SameKeys = Callable[[Sequence[str]], list[str | None]]
 
 
 class Rows:
@@ -67,18 +67,22 @@ class Rows:
         """Return the rows of all keys; of use until the next :meth:`freeze`."""
         return self._rows.open()
 
-    def key(self, key: str) -> str | None:
-        """Return the text that is kept of a key; None where there is no such record."""
-        row = self._rows.open().get(key)
-        return None if row is None else self.chunk_of(row).keys[row % record_chunks.CHUNK_ROWS]
+    def texts(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the texts that are kept of keys; None where there is no such record."""
+        chunks, size = self._chunks.open(), record_chunks.CHUNK_ROWS
+        rows = map(self._rows.open().get, keys)
+        return [None if row is None else chunks[row // size].keys[row % size] for row in rows]
 
     def revision(self, row: int) -> int:
         """Return the revision of the record in a row."""
         return self.chunk_of(row).revisions.item(row % record_chunks.CHUNK_ROWS)
 
-    def packed(self, keys: Collection[str]) -> npt.NDArray[np.uint8] | None:
+    def packed(
+        self, keys: Collection[str], *, gathered: bool = True
+    ) -> npt.NDArray[np.uint8] | None:
         """Return keys packed, shape (n, 17), of which none is here.
 
+        :param gathered: as of :meth:`.key_rows.PackedRowsMutation.has_any`
         :returns: None where some would be texts here
         :raises ValueError: one is here
         """
@@ -91,23 +95,45 @@ class Rows:
         if found is None or not isinstance(known, key_rows.PackedRowsMutation):
             is_known = any(map(known.__contains__, keys))
         else:
-            is_known = known.has_any(found)
+            is_known = known.has_any(found, gathered=gathered)
         if is_known:
             raise ValueError("a key is here already")
         return found
+
+    def check(self) -> None:
+        """Refuse keys that came twice because gathered ones were not looked at.
+
+        :raises ValueError: there are some
+        """
+        known = self._rows.open()
+        if isinstance(known, key_rows.PackedRowsMutation):
+            known.check()
 
     def enter(self, packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
         """Return new rows, growing, for keys as :meth:`packed` returns them."""
         known = self._rows.open()
         assert isinstance(known, key_rows.PackedRowsMutation)
-        freed = [heapq.heappop(self._free) for _ in packed[: len(self._free)]]
-        first = self._row_count
-        self._row_count += len(packed) - len(freed)
-        rows = np.concatenate((np.array(freed, np.intp), np.arange(first, self._row_count)))
+        rows = self._take_many(len(packed))
         known.enter_page(packed, rows)
         return rows
 
-    def of(self, keys: Sequence[str], kin: Sequence[SameKey]) -> tuple[list[int], Sequence[str]]:
+    def enter_texts(
+        self, keys: Sequence[str], kin: Sequence[SameKeys]
+    ) -> tuple[npt.NDArray[np.intp], Sequence[str]]:
+        """Return new rows, growing, for keys that are not here, each once, and the texts to keep.
+
+        :param kin: who may keep equal keys already
+        """
+        known, texts = self._rows.open(), _kept_texts(keys, kin)
+        rows = self._take_many(len(keys))
+        if isinstance(known, key_rows.PackedRowsMutation):
+            for text, row in zip(texts, rows.tolist(), strict=True):
+                known[text] = row
+        else:
+            known.update(zip(texts, vocabulary.shared_numbers(rows.tolist()), strict=True))
+        return rows, texts
+
+    def of(self, keys: Sequence[str], kin: Sequence[SameKeys]) -> tuple[list[int], Sequence[str]]:
         """Return the rows of keys, new ones for those that have none, and the texts to keep.
 
         :param kin: who may keep equal keys already
@@ -116,15 +142,12 @@ class Rows:
         rows = [known.get(key) for key in keys]
         if None not in rows:
             return rows, keys  # type: ignore[return-value]
-        first = keys[rows.index(None)]
-        # Keys of a page come of one source: the first one tells for all.
-        same = next((each for each in kin if each(first) is not None), None)
+        places = [at for at, row in enumerate(rows) if row is None]
         texts = list(keys)
-        for at, key in enumerate(keys):
-            if rows[at] is None:
-                text = key if same is None else same(key) or key
-                texts[at] = text
-                rows[at] = known[text] = self._take()
+        kept = _kept_texts([keys[at] for at in places], kin)
+        for at, text in zip(places, kept, strict=True):
+            texts[at] = text
+            rows[at] = known[text] = self._take()
         return rows, texts  # type: ignore[return-value]
 
     def release(self, key: str, row: int) -> None:
@@ -136,6 +159,12 @@ class Rows:
             del self._chunks.open()[number]
         del self._rows.open()[key]
         heapq.heappush(self._free, row)
+
+    def _take_many(self, count: int) -> npt.NDArray[np.intp]:
+        freed = [heapq.heappop(self._free) for _ in range(min(count, len(self._free)))]
+        first = self._row_count
+        self._row_count += count - len(freed)
+        return np.concatenate((np.array(freed, np.intp), np.arange(first, self._row_count)))
 
     def _take(self) -> int:
         if self._free:
@@ -176,6 +205,15 @@ class Rows:
     def all_chunks(self) -> immutables.Map[int, record_chunks.Chunk]:
         """Return chunks by number as they are now."""
         return self._chunks.freeze()
+
+
+def _kept_texts(keys: Sequence[str], kin: Sequence[SameKeys]) -> Sequence[str]:
+    """Return the texts to keep of new keys, one at least."""
+    # Keys of a page come of one source: the first one tells for all.
+    same = next((each for each in kin if each(keys[:1]) != [None]), None)
+    if same is None:
+        return keys
+    return [text or key for text, key in zip(same(keys), keys, strict=True)]
 
 
 #: More records than these stand in a map. A host's servers are 20 as a rule and seldom
@@ -241,19 +279,98 @@ def _together(found: tuple[Any, ...]) -> Any:
     return struct.pack(f"<{len(found)}I", *found) if isinstance(found[0], int) else found
 
 
+#: Stands in the map for a code whose rows, as they were loaded, are gone.
+_NO_ROWS = b""
+#: Fewer rows than these stand in the map one by one.
+_LEAST_TOGETHER = 1024
+#: Nor do rows whose codes are so far between that places of codes would take more than rows.
+_MOST_CODES_A_ROW = 4
+
+
+class CodedRows:
+    """Rows by code in two arrays, as one load brought them; nothing changes them.
+
+    :param begins: shape (codes + 1,), uint32: where the rows of each code begin
+    :param rows: shape (n,), uint32, in the order of their codes
+    """
+
+    __slots__ = ("_begins", "_rows")
+
+    def __init__(self, begins: npt.NDArray[np.uint32], rows: npt.NDArray[np.uint32]) -> None:
+        self._begins, self._rows = begins, rows
+
+    @classmethod
+    def of(cls, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> CodedRows | None:
+        """Return rows by their codes; None where a map takes less."""
+        if len(codes) < _LEAST_TOGETHER or codes.max() > _MOST_CODES_A_ROW * len(codes):
+            return None
+        begins = np.concatenate(((0,), np.bincount(codes).cumsum())).astype(np.uint32)
+        return cls(begins, rows[np.argsort(codes, kind="stable")])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that both arrays take."""
+        return self._begins.nbytes + self._rows.nbytes
+
+    def codes(self) -> npt.NDArray[np.int32]:
+        """Return the code of each row, growing."""
+        counts = np.diff(self._begins)
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    def together(
+        self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
+        """Return codes and rows of these and others."""
+        return np.concatenate((self.codes(), codes)), np.concatenate((self._rows, rows))
+
+    def get(self, code: int) -> bytes | None:
+        """Return the rows of a code as bytes; None for none."""
+        if code + 1 >= len(self._begins):
+            return None
+        found = self._rows[self._begins.item(code) : self._begins.item(code + 1)]
+        return found.tobytes() if len(found) else None
+
+
+class LedEntries:
+    """Rows by code as a snapshot sees them: those of one load, and what came of codes since.
+
+    :param loaded: None for none
+    :param entries: of each code whose rows are others than those that were loaded
+    """
+
+    __slots__ = ("_entries", "loaded")
+
+    def __init__(self, loaded: CodedRows | None, entries: Entries[int, int]) -> None:
+        self.loaded, self._entries = loaded, entries
+
+    def rows(self, code: int) -> tuple[int, ...]:
+        """Return the rows of a code, in no order."""
+        found: Any = self._entries.get(code)
+        if found is None and self.loaded is not None:
+            found = self.loaded.get(code)
+        return () if found is None else _records(found)
+
+
 class LedRows:
     """Rows by the codes of a leading column, for the writer. Not thread-safe.
 
     Rows that have no code yet gather until somebody looks: a first load brings millions, in
-    no order of their codes, and to enter each by itself would copy what its code has.
+    no order of their codes, and to enter each by itself would copy what its code has. Where
+    they are many they stay in arrays: a map of all their codes, made one by one, was most of
+    what a look behind a load took. The rows of a code that changes then go to the map; those
+    of a code that has very many are there from the first, for to change one would copy them.
 
     :param number_of: returns the object that is kept of a row
     """
 
-    __slots__ = ("_codes", "_entries", "_number_of", "_rows")
+    __slots__ = ("_codes", "_entries", "_loaded", "_number_of", "_rows")
 
     def __init__(self, number_of: Callable[[int], int]) -> None:
         self._number_of = number_of
+        self._loaded: CodedRows | None = None
         self._entries: key_rows.Transient[int, Postings[int]] = key_rows.Transient()
         self._codes: list[npt.NDArray[np.int32]] = []
         self._rows: list[npt.NDArray[np.uint32]] = []
@@ -268,32 +385,76 @@ class LedRows:
         """Move a row from one code, if it has one, to another, if it gets one."""
         entries, number = self._open(), self._number_of(row)
         if former is not None:
+            self._own(entries, former)
             discard(entries, former, number)
+            if former not in entries and self._loaded_of(former) is not None:
+                entries[vocabulary.shared_number(former)] = _NO_ROWS
         if present is not None:
+            self._own(entries, present)
             add(entries, vocabulary.shared_number(present), number)
 
-    def freeze(self) -> Entries[int, int]:
+    def freeze(self) -> LedEntries:
         """Return rows by code, which nothing changes any more."""
         self._open()
-        return self._entries.freeze()
+        return LedEntries(self._loaded, self._entries.freeze())
+
+    def _own(self, entries: EntriesMutation[int, int], code: int) -> None:
+        """Have the rows of a code in the map, as far as there are any."""
+        loaded = None if code in entries else self._loaded_of(code)
+        if loaded is not None:
+            numbers = tuple(map(self._number_of, _records(loaded)))
+            entries[vocabulary.shared_number(code)] = _together(numbers)
+
+    def _loaded_of(self, code: int) -> bytes | None:
+        return None if self._loaded is None else self._loaded.get(code)
 
     def _open(self) -> EntriesMutation[int, int]:
-        entries = self._entries.open()
         if self._codes:
             codes, rows = np.concatenate(self._codes), np.concatenate(self._rows)
             self._codes, self._rows = [], []
-            order = np.argsort(codes, kind="stable")
-            codes, packed = codes[order], rows[order].tobytes()
-            begins = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist()]
-            ends = [*begins[1:], len(codes)]
-            for code, begin, end in zip(codes[begins].tolist(), begins, ends, strict=True):
-                self._append(entries, code, packed[begin * _ROW_BYTES : end * _ROW_BYTES])
-        return entries
+            # Fewer than were loaded are not worth arrays of all.
+            least = _LEAST_TOGETHER if self._loaded is None else len(self._loaded)
+            if len(rows) >= max(least, _LEAST_TOGETHER):
+                codes, rows = self._load(codes, rows)
+            if len(rows):
+                self._enter_each(codes, rows)
+        return self._entries.open()
+
+    def _load(
+        self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
+        """Have rows that have no code yet in arrays, with those that were loaded before.
+
+        :returns: codes and rows of those that are to be entered in the map: their codes are
+            there, or have so many rows that to change one would copy them
+        """
+        loaded = 0
+        if self._loaded is not None:
+            loaded = len(self._loaded)
+            codes, rows = self._loaded.together(codes, rows)
+        held = np.isin(codes, list(self._entries.freeze()))
+        apart = held | (np.bincount(codes)[codes] > _FEW)
+        self._loaded = CodedRows.of(codes[~apart], rows[~apart])
+        if self._loaded is None:
+            apart[:] = True
+        # Of a code that the map has, those that were loaded are there as well.
+        apart[:loaded] &= ~held[:loaded]
+        return codes[apart], rows[apart]
+
+    def _enter_each(self, codes: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> None:
+        entries = self._entries.open()
+        order = np.argsort(codes, kind="stable")
+        codes, packed = codes[order], rows[order].tobytes()
+        begins = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist()]
+        ends = [*begins[1:], len(codes)]
+        for code, begin, end in zip(codes[begins].tolist(), begins, ends, strict=True):
+            self._own(entries, code)
+            self._append(entries, code, packed[begin * _ROW_BYTES : end * _ROW_BYTES])
 
     def _append(self, entries: EntriesMutation[int, int], code: int, rows: bytes) -> None:
-        former = entries.get(code)
+        former = entries.get(code, _NO_ROWS)
         code = vocabulary.shared_number(code)
-        if former is None and _ROW_BYTES < len(rows) <= _FEW * _ROW_BYTES:
+        if former == _NO_ROWS and _ROW_BYTES < len(rows) <= _FEW * _ROW_BYTES:
             entries[code] = rows
         else:
             for row in _records(rows):
@@ -324,7 +485,7 @@ class IndexWriter:
             position: key_rows.Transient() for position in row_layout.by_text
         }
 
-    def led(self) -> dict[int, Entries[int, int]]:
+    def led(self) -> dict[int, LedEntries]:
         """Return rows by code, by leading column, which nothing changes any more."""
         return {column: entries.freeze() for column, entries in self._led.items()}
 
@@ -438,7 +599,7 @@ class IndexReader:
         row_layout: column_layout.ColumnLayout,
         rows: key_rows.KeyRows,
         row_chunks: immutables.Map[int, record_chunks.Chunk],
-        led: Mapping[int, Entries[int, int]],
+        led: Mapping[int, LedEntries],
         texts: Mapping[int, Entries[Texts, str]],
         vocabularies: Mapping[int, vocabulary.VocabularyView],
     ) -> None:
@@ -482,7 +643,7 @@ class IndexReader:
         found = []
         leading = codes[-1]
         assert leading is not None
-        for row in lookup(self._led[columns[-1]], leading):
+        for row in self._led[columns[-1]].rows(leading):
             number, offset = divmod(row, record_chunks.CHUNK_ROWS)
             chunk = self._chunks[number]
             for column, code in zip(columns[:-1], codes, strict=False):

@@ -6,13 +6,14 @@ it is packed. Only numbers, codes of texts and digests with a form go: a record 
 more (sets of texts, values of an index that no column holds, a digest without a form)
 goes as a record, and is decoded where it arrives.
 
-A page is complete in itself: codes count the texts that are in it.
+Codes of texts count those of the column in all pages so far: hosts' names would stand in each
+page of their servers otherwise, and be looked up for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import attrs
 import numpy as np
@@ -31,6 +32,45 @@ MOST_ROWS = _CHUNKS_PER_PAGE * record_chunks.CHUNK_ROWS
 UNFIT = (errors.NodbError, ArithmeticError, LookupError, TypeError, ValueError)
 
 
+class ToldTexts(Sequence[str]):
+    """Texts of a column in all pages so far, each once. Only grows; used by one thread."""
+
+    def __init__(self, texts: Sequence[str] = ()) -> None:
+        self._texts = list(texts)
+        #: Their codes in the vocabulary that asked last, as far as it has asked.
+        self._codes = np.empty(0, np.int32)
+        self._asked_by: vocabulary.Vocabulary | None = None
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        return self._texts[at]
+
+    def extend(self, texts: Iterable[str]) -> None:
+        """Add texts."""
+        self._texts += texts
+
+    def codes(self, own: vocabulary.Vocabulary) -> npt.NDArray[np.int32]:
+        """Return their codes in a vocabulary, new ones where they have none; shape (n,).
+
+        :raises ValueError: one is no text
+        """
+        if self._asked_by is not own:
+            self._asked_by, self._codes = own, np.empty(0, np.int32)
+        news = self._texts[len(self._codes) :]
+        if news:
+            _check_texts(news)
+            self._codes = np.concatenate((self._codes, np.array(own.codes(news), np.int32)))
+        return self._codes
+
+
 @attrs.frozen(eq=False)
 class TextColumn:
     """A CATEGORY column.
@@ -39,7 +79,7 @@ class TextColumn:
     """
 
     codes: npt.NDArray[np.int32]
-    texts: Sequence[str]
+    texts: ToldTexts
 
 
 @attrs.frozen(eq=False)
@@ -103,9 +143,26 @@ def dumped(
     packing: record_chunks.PayloadPacking,
 ) -> Iterator[StoredRows]:
     """Yield the rows of chunks that nobody writes to any more, some chunks at a time."""
+    dump = _Dump(layout, vocabularies, packing)
     for first in range(0, len(chunks), _CHUNKS_PER_PAGE):
-        part = chunks[first : first + _CHUNKS_PER_PAGE]
-        yield _Dump(layout, vocabularies, packing).of(part)
+        yield dump.of(chunks[first : first + _CHUNKS_PER_PAGE])
+
+
+class _TextTelling:
+    """Tells a column's texts when they are first met."""
+
+    def __init__(self, words: vocabulary.VocabularyView) -> None:
+        self._words = words
+        self._told = ToldTexts()
+        #: By code of the vocabulary: places among those told, -1 of the others.
+        self._places = np.full(len(words), -1, np.int32)
+
+    def column(self, codes: record_chunks.Numbers) -> TextColumn:
+        """Return a column of codes of the vocabulary, shape (n,)."""
+        news = np.unique(codes[self._places[codes] < 0])
+        self._places[news] = np.arange(len(self._told), len(self._told) + len(news))
+        self._told.extend(map(self._words.text, news.tolist()))
+        return TextColumn(self._places[codes], self._told)
 
 
 class _Dump:
@@ -117,7 +174,7 @@ class _Dump:
     ) -> None:
         self._layout = layout
         self._namespace = layout.namespace
-        self._vocabularies = vocabularies
+        self._texts = {position: _TextTelling(words) for position, words in vocabularies.items()}
         self._packing = packing
         self._form = layout.namespace.digest_form
 
@@ -220,9 +277,7 @@ class _Dump:
                 continue
             values = _gathered(pairs, lambda chunk, at=position: chunk.arrays[at])
             if column.kind is namespaces.Kind.CATEGORY:
-                codes, places = np.unique(values, return_inverse=True)
-                texts = list(map(self._vocabularies[position].text, codes.tolist()))
-                columns[column.name] = TextColumn(places.reshape(-1).astype(np.int32), texts)
+                columns[column.name] = self._texts[position].column(values)
             else:
                 columns[column.name] = values.astype(record_chunks.DTYPES[column.kind], copy=False)
         return columns
@@ -348,9 +403,7 @@ class PageTaking:
             _check_shape(values.codes, count, np.int32)
             if np.any(values.codes < 0) or np.any(values.codes >= len(values.texts)):
                 raise ValueError(f"a text of column {column.name} is missing")
-            _check_texts(values.texts)
-            codes = np.array(self._texts[position].codes(values.texts), np.int32)
-            return codes[values.codes]
+            return values.texts.codes(self._texts[position])[values.codes]
         if isinstance(values, TextColumn):
             raise ValueError(f"column {column.name} holds texts")
         if column.kind is namespaces.Kind.BOOL:

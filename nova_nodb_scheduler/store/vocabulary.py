@@ -9,7 +9,7 @@ held since the epoch began.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 _MADE_AT_A_TIME = 4096
 
@@ -24,10 +24,21 @@ def shared_number(number: int) -> int:
     them is most of what an index takes.
     """
     if number >= len(_made):
-        with _lock:
-            while number >= len(_made):
-                _made.extend(range(len(_made), len(_made) + _MADE_AT_A_TIME))
+        _make(number)
     return _made[number]
+
+
+def shared_numbers(numbers: Sequence[int]) -> Iterator[int]:
+    """Return the same of each of some numbers."""
+    if numbers and max(numbers) >= len(_made):
+        _make(max(numbers))
+    return map(_made.__getitem__, numbers)
+
+
+def _make(most: int) -> None:
+    with _lock:
+        while most >= len(_made):
+            _made.extend(range(len(_made), len(_made) + _MADE_AT_A_TIME))
 
 
 BITS_PER_WORD = 64
@@ -82,8 +93,13 @@ class Vocabulary:
         texts = list(texts)
         found = list(map(self._codes.get, texts))
         if None in found:
-            for text in dict.fromkeys(texts):
-                self.code(text)
+            news = [text for text in dict.fromkeys(texts) if text not in self._codes]
+            first = len(self._texts)
+            # The texts first: a reader that finds a code finds its text.
+            self._texts += news
+            self._codes.update(
+                zip(news, shared_numbers(range(first, first + len(news))), strict=True)
+            )
             found = list(map(self._codes.get, texts))
         return found  # type: ignore[return-value]
 

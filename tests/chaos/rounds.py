@@ -149,6 +149,7 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.unfreed),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.undone),
             novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.untold),
+            novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.unreverted),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -279,6 +280,7 @@ class NovasLogs:
     computes: novas_own.ServiceLogs[novas_own.Unfreed]
     builds: novas_own.ServiceLogs[novas_own.Undone]
     schedulers: novas_own.ServiceLogs[novas_own.Untold]
+    moves: novas_own.ServiceLogs[novas_own.Unfreed]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -286,8 +288,9 @@ class NovasLogs:
         left: novas_own.Abandoned | novas_own.Unfreed | novas_own.Undone | None = None
         if _is_build_request(finding):
             left = self.conductors.left().get(finding.subject)
-        elif finding.kind == audit.ORPHAN:
+        elif finding.kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
             left = self.computes.left().get(finding.subject)
+            left = left or self.moves.left().get(finding.subject)
         elif finding.kind == audit.STUCK and not self.sends_again:
             # Its first call was lost, with a conductor or RabbitMQ, and so was what it says then.
             left = self.builds.left().get(finding.subject)

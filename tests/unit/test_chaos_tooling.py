@@ -572,6 +572,7 @@ def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> r
         novas_own.ServiceLogs(computes, novas_own.unfreed),
         novas_own.ServiceLogs(computes, novas_own.undone),
         novas_own.ServiceLogs((), novas_own.untold),
+        novas_own.ServiceLogs(conductors, novas_own.unreverted),
     )
 
 
@@ -811,6 +812,49 @@ class UnfreedTest(unittest.TestCase):
         )
         found = novas_own.unfreed([line, "something else\n"])
         self.assertEqual({_FIRST: novas_own.Unfreed(_FIRST, _SECOND, line.strip())}, found)
+
+    def test_a_move_without_a_host_or_placement_holds_its_source(self) -> None:
+        own = "2026-11-27 11:24:32.487 18398"
+        about = "[None {} user project - - default default]"
+        silent = (
+            f"{own} WARNING nova.scheduler.client.report {about} "
+            "Placement API service is not responding.: "
+            "keystoneauth1.exceptions.connection.ConnectFailure: Unable to establish connection to "
+            "http://127.0.0.1:23006/allocations/{}: HTTPConnectionPool(host='127.0.0.1')\n"
+        )
+        failed = (
+            f"{own} ERROR nova.conductor.tasks.migrate {about} [instance: {_SECOND}] Unable to "
+            "replace resource claim on source host host3 node host3 for instance: "
+            "nova.exception_Remote.NoValidHost_Remote: No valid host was found. \n"
+        )
+        one, other = "req-a3c4016a", "req-303f21be"
+        told = failed.format(one)
+        lines = [silent.format(one, _FIRST), told]
+        expected = {_FIRST: novas_own.Unfreed(_FIRST, _SECOND, told.strip())}
+        self.assertEqual(expected, novas_own.unreverted(lines))
+        for others in (lines[::-1], [lines[0], failed.format(other)], [lines[0]], [told]):
+            self.assertEqual({}, novas_own.unreverted(others))
+        # As the move began: what is not moved yet is the server's own.
+        own_silence = silent.format(one, _SECOND)
+        self.assertEqual({}, novas_own.unreverted([own_silence, told]))
+
+    def test_a_move_that_a_conductor_left_is_no_finding(self) -> None:
+        """Seed 709 with sqlalchemy."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "nova-super-conductor.log")
+            log.write_text("")
+            logs = _logs(log)
+            about = "[None req-a3c4016a user project - - default default]"
+            with log.open("a") as file:
+                file.write(
+                    f"x 18398 WARNING nova.scheduler.client.report {about} Placement API service "
+                    f"is not responding.: http://127.0.0.1:23006/allocations/{_FIRST}: refused\n"
+                    f"x 18398 ERROR nova.conductor.tasks.migrate {about} [instance: {_SECOND}] "
+                    "Unable to replace resource claim on source host host3 node host3\n"
+                )
+            for kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
+                self.assertIn("replace", logs.proof(audit.Finding(kind, _FIRST, "")) or "")
+                self.assertIsNone(logs.proof(audit.Finding(kind, _SECOND, "")))
 
     def test_a_build_that_was_given_up_without_placement_holds_its_room(self) -> None:
         own = "2026-11-27 05:55:13.839 16681"

@@ -33,6 +33,7 @@ from nova import exception as nova_exception
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims
 from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
@@ -43,6 +44,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import (
     claim_rules,
     claim_views,
+    group_places,
     group_rules,
     ledger_claimer,
 )
@@ -65,8 +67,9 @@ _Held = Mapping[str, model.HeldClaim]
 class _Views:
     """A view that refuses nothing, and remembers who was there before. One claim's."""
 
-    def __init__(self, synchronizer: contract.Synchronizer) -> None:
+    def __init__(self, synchronizer: contract.Synchronizer, place_of: Callable[[str], str]) -> None:
         self._synchronizer = synchronizer
+        self._place_of = place_of
         #: Claims of others in the record that the own one was added to; None where
         #: the own one stood there already.
         self.earlier: _Held | None = None
@@ -74,7 +77,9 @@ class _Views:
     def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
         """See :class:`ledger_claimer.ClaimViews`."""
         try:
-            return ledger_claimer.ClaimView(self._synchronizer.head(), self._fits)
+            return ledger_claimer.ClaimView(
+                self._synchronizer.head(), self._fits, place_of=self._place_of
+            )
         except errors.BackendUnavailable:
             return None
 
@@ -161,6 +166,8 @@ class ClaimNotes:
         no record, and its policy is Nova's filters' alone
     :param is_there: says whether a server is on a node already, by its uuid and the node's, as
         far as this process knows; no I/O. Resized there, it has what it had beside the note
+    :param memory: what this process knows of groups' members that the back end may not tell;
+        where it cannot be asked a strict group's policy is judged by these
     :param clock: monotonic seconds
     """
 
@@ -170,6 +177,7 @@ class ClaimNotes:
     _strict: frozenset[ledger_claimer.Policy] = frozenset()
     are_judged: Callable[[], bool] = lambda: True
     _is_there: Callable[[str, str], bool] = lambda consumer, node: False
+    _memory: group_places.MemberMemory = attrs.field(factory=group_places.MemberMemory)
     _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _rests_until: float = attrs.field(init=False, default=float("-inf"))
@@ -178,22 +186,63 @@ class ClaimNotes:
         """Note a server on its host; None where that is not possible now. Raises nothing."""
         began = self._clock()
         with self._lock:
-            if began < self._rests_until:
-                return None
+            rests = began < self._rests_until
         try:
-            noted = self._note(move)
-            self._rest_if_late(began)
-            return noted
+            if not rests:
+                noted = self._note(move)
+                self._rest_if_late(began)
+                if noted is not None:
+                    return noted
         except errors.NOT_USABLE as error:
             self._rest(str(error))
         except Exception:
             # Without it the allocation is still looked at.
             LOG.exception("Server %(server)s cannot be noted.", {"server": move.consumer})
-        return None
+        return self._broken_by_memory(move) if self._strict else None
+
+    def _broken_by_memory(self, move: outside_claims.OutsideMove) -> AgainstPolicy | None:
+        """Judge a group's policy by what this process knows; None where nothing speaks against."""
+        try:
+            broken = self._why_broken(move)
+        except Exception:
+            LOG.exception("Whether a group's policy is kept cannot be told.")
+            return None
+        return AgainstPolicy(broken) if broken else None
+
+    def _why_broken(self, move: outside_claims.OutsideMove) -> str:
+        group = ledger_claimer.judged_group(move.request, self._strict)
+        if group is None or not self.are_judged():
+            return ""
+        place = self._memory.place_of(move.host)
+        lost = self._memory.of(group.uuid, None)
+        if not lost or place == move.host:
+            return ""
+        members = {
+            (consumer, self._memory.place_of(host)): member
+            for (consumer, host), member in lost.items()
+        }
+        record = group_model.GroupRecord(group.uuid, members)
+        claim = model.Claim(move.consumer, move.host, move.resources, place=place)
+        return group_rules.policy_broken(record, claim, group, {})
+
+    def remember(self, move: outside_claims.OutsideMove) -> AgainstPolicy | None:
+        """Keep a member that nobody can be told of until the back end can.
+
+        Two threads may have judged before either was kept: it is looked at once more.
+        """
+        group = ledger_claimer.judged_group(move.request, self._strict)
+        if group is None or not self.are_judged():
+            return None
+        place = move.consumer, self._memory.place_of(move.host)
+        member_id = self._memory.add(group.uuid, place, self._batches.writer)
+        broken = self._broken_by_memory(move)
+        if broken is not None:
+            self._memory.left(group.uuid, {place: member_id})
+        return broken
 
     def _note(self, move: outside_claims.OutsideMove) -> NotedClaim | AgainstPolicy | None:
         self._synchronizer.open()
-        views = _Views(self._synchronizer)
+        views = _Views(self._synchronizer, self._memory.place_of)
         if move.request.group is not None and not self.are_judged():
             move = attrs.evolve(move, request=attrs.evolve(move.request, group=None))
         place = self._place(move)
@@ -227,9 +276,14 @@ class ClaimNotes:
             self._synchronizer, move.host, lambda snapshot: claim_fit.fits_anything
         )
         try:
-            return views.place() or ""
+            place = views.place()
         except errors.UndecodableRecord:
-            return ""
+            place = None
+        if place is None:
+            # What lost its data may not have been told of the node again.
+            known = self._memory.place_of(move.host)
+            place = "" if known == move.host else known
+        return place
 
     def confirmed_once(self, taken: chosen_hosts.TakenClaim) -> bool:
         """Confirm a note without trying again; False where it is gone."""
@@ -375,7 +429,7 @@ class UnjudgedClaims:
         if self._notes is None or not move.group_uuid:
             return None
         try:
-            noted = self._notes.note(move)
+            noted = self._notes.note(move) or self._notes.remember(move)
         except BaseException:
             # A green thread's end.
             self._withdrawn(move, wanted)

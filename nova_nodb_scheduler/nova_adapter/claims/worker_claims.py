@@ -22,7 +22,7 @@ from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.claims import claim_views, ledger_claimer
+from nova_nodb_scheduler.synchronizer.claims import claim_views, group_places, ledger_claimer
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.replication import replicator
 from nova_nodb_scheduler.synchronizer.settlement import (
@@ -50,11 +50,13 @@ def make_claimer(
     lease_seconds: float,
     meter: claim_metrics.ClaimMetrics,
     cache: record_editor.RecordCache,
+    memory: group_places.MemberMemory,
 ) -> ledger_claimer.LedgerClaimer:
     """Return a worker's claimer.
 
     :param now_seconds: the back end's clock, without I/O
     :param cache: shared with who settles in this worker
+    :param memory: see :class:`ledger_claimer.ClaimBatches`
     """
     views = claim_views.StoreViews(store, follower, _Fits(engine).make)
     batches = ledger_claimer.ClaimBatches(
@@ -68,6 +70,7 @@ def make_claimer(
         count_absorbed=meter.absorbed,
         cache=cache,
         shown=views.shown,
+        memory=memory,
     )
     return ledger_claimer.LedgerClaimer(
         batches, views, strict=strict_policies(engine.settings.enabled_filters), meter=meter

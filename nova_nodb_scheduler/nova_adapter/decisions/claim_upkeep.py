@@ -27,7 +27,11 @@ from nova_nodb_scheduler.store import host_state_store, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.replication import replicator
-from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims, settlement_rules
+from nova_nodb_scheduler.synchronizer.settlement import (
+    lapsed_claims,
+    lost_members,
+    settlement_rules,
+)
 
 
 @attrs.frozen
@@ -64,7 +68,7 @@ def _tell_nobody(providers: Sequence[str], consumers: Sequence[str]) -> None:
 
 
 class ClaimUpkeep:
-    """The three duties, started and stopped together.
+    """The four duties, started and stopped together.
 
     :param is_own: see :class:`worker_claims.ClaimDuty`, like ``is_judged``
     :param wait_for: likewise
@@ -115,6 +119,11 @@ class ClaimUpkeep:
             own,
             around.now_seconds,
         )
+        #: Members of groups that are known here though the back end lost them.
+        self.lost = lost_members.LostMembers(
+            around.synchronizer, around.store, around.replicator, self.cache
+        )
+        around.replicator.tell_former(self.lost.outlive)
         around.replicator.tell_former(self.left.outlive)
         self.left_duty = left_allocations.LeftDuty(self.left)
         finder = orphan_finder.OrphanFinder(
@@ -131,6 +140,7 @@ class ClaimUpkeep:
 
     def start(self) -> None:
         """Start the threads; in the worker, after the feed was started."""
+        self.lost.start()
         self.claim_duty.start()
         self.orphan_duty.start()
         self.left_duty.start()
@@ -140,6 +150,7 @@ class ClaimUpkeep:
         self.left_duty.stop()
         self.orphan_duty.stop()
         self.claim_duty.stop()
+        self.lost.stop()
 
     def figures(self) -> dict[str, float]:
         """Return what is claimed, how claims ended here, and what they left behind."""

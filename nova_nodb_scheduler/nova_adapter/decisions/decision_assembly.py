@@ -35,6 +35,7 @@ from nova_nodb_scheduler.scheduling.namespaces import node_facts
 from nova_nodb_scheduler.scheduling.pipeline import candidates, chosen_hosts, engine, placing
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import store_snapshot
+from nova_nodb_scheduler.synchronizer.claims import group_places
 from nova_nodb_scheduler.synchronizer.replication import heartbeats
 from nova_nodb_scheduler.synchronizer.settlement import claim_proof
 
@@ -190,6 +191,11 @@ class DecisionAssembly:
         """What remembers allocations that may be left; without claims nobody does."""
         return self._upkeep.left.add if self._options.claims else verification.tell_nobody
 
+    @property
+    def members(self) -> group_places.MemberMemory:
+        """What this worker remembers of groups' members, whatever the back end loses."""
+        return self._upkeep.lost
+
     def claim_figures(self) -> dict[str, float]:
         """Return what is claimed, how claims ended here, and what they left behind."""
         return self._upkeep.figures()
@@ -207,6 +213,7 @@ class DecisionAssembly:
             self._options.claim_lease_seconds,
             around.claim_meter,
             self._upkeep.cache,
+            self._upkeep.lost,
         )
 
     def _make_spread(self) -> placing.Spreading | None:

@@ -89,7 +89,7 @@ class RequestAllocations:
         self._left: dict[str, chosen_hosts.WantedClaim] = {}
         #: Servers and hosts of writes whose answer was lost. None was found, or one was
         #: found and taken back; one that is on its way comes when it comes.
-        self._may_come: set[tuple[str, str]] = set()
+        self._may_come: dict[tuple[str, str], chosen_hosts.WantedClaim] = {}
         #: Hosts of which Placement said that they are not what the plan took them for.
         self._misjudged: set[str] = set()
         #: Servers whose trees are to be compared behind the write: they differed as it was
@@ -371,6 +371,9 @@ class RequestAllocations:
         if isinstance(outcome, placement_replies.TreeChanged):
             return placing.AllocationResult.PLAN_AGAIN
         if isinstance(outcome, placement_replies.ConsumerExists):
+            late = self._late(wanted)
+            if late:
+                return self._judge_behind(late, wanted, deadline)
             # It was thought to be new; it is not.
             return self._as_nova_does(wanted)
         if isinstance(outcome, placement_replies.ProviderFull) and not outcome.by_capacity:
@@ -399,6 +402,40 @@ class RequestAllocations:
             if outcome.status is None
             else placing.AllocationResult.NEXT_HOST
         )
+
+    def _late(self, wanted: chosen_hosts.WantedClaim) -> list[chosen_hosts.WantedClaim]:
+        """Return what may have come late of writes for a server on other hosts."""
+        return [
+            each
+            for (consumer, host), each in self._may_come.items()
+            if consumer == wanted.consumer and host != wanted.chosen.uuid and not each.moves
+        ]
+
+    def _judge_behind(
+        self,
+        late: Sequence[chosen_hosts.WantedClaim],
+        wanted: chosen_hosts.WantedClaim,
+        deadline: float,
+    ) -> placing.AllocationResult:
+        """Write a server that is not new by what its own lost write may have left elsewhere.
+
+        Nova's way would add to it: the server would have two hosts. It is read, and taken
+        back where it is just what was sent.
+        """
+        for each in late:
+            left = self._writer.undo([self._server(each)], deadline, unsure=True)
+            if left:
+                self._keep_left([each], left)
+                return placing.AllocationResult.GIVEN_UP
+        server = self._server(wanted)
+        request_id = getattr(self._context, "global_id", None)
+        outcome = self._writer.write([server], deadline, divisible=True, request_id=request_id)[
+            wanted.consumer
+        ]
+        if isinstance(outcome, placement_replies.ConsumerExists):
+            # By another's, then: what it has is not taken back, and Nova's way adds to it.
+            return self._as_nova_does(wanted)
+        return self._judge(wanted, outcome, deadline)
 
     def _as_nova_does(self, wanted: chosen_hosts.WantedClaim) -> placing.AllocationResult:
         try:
@@ -433,7 +470,7 @@ class RequestAllocations:
 
     def _doubt(self, wanted: Sequence[chosen_hosts.WantedClaim]) -> None:
         """Note that an answer was lost: it may be written when nobody looks any more."""
-        self._may_come.update((each.consumer, each.chosen.uuid) for each in wanted)
+        self._may_come.update(((each.consumer, each.chosen.uuid), each) for each in wanted)
 
     def _doubt_move(self, wanted: chosen_hosts.WantedClaim) -> None:
         """The same of one that moves; what it may have there is to go before it goes elsewhere."""

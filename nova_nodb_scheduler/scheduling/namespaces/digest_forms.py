@@ -35,6 +35,7 @@ _SERVICES = np.dtype(
 _FLAGS = ("updated", "whole")
 #: Numbers of a provider's row: generation, inventories, traits, aggregates, nested, tree, classes.
 _PROVIDER_NUMBERS = 7
+_AMOUNT_BYTES = 8
 
 
 class NodeRows:
@@ -159,28 +160,29 @@ class Providers:
         inventories = [provider_facts.inventories_of(kind) for kind in kinds]
         texts = [provider_facts.texts_of(_texts(each)) for each in sets]
         named = [_texts(each) for each in classes]
+        if any(len(set(each)) != len(each) for each in named):
+            raise ValueError("a class of resources occurs twice")
         rows = np.array(numbers, np.int64).reshape(-1, _PROVIDER_NUMBERS)
         if len(rows) != count or np.any(rows[:, 1:] < 0):
             raise ValueError("these are no providers")
-        used = np.array(amounts, np.int64).tolist()
+        used = np.array(amounts, "<i8").tobytes()
         found, at = [], 0
         for generation, kind, traits, aggregates, nested, tree, names in rows.tolist():
-            end = at + len(named[names])
-            taken = dict(zip(named[names], used[at:end], strict=True))
+            end = at + _AMOUNT_BYTES * len(named[names])
             found.append(
                 host_facts.ProviderFacts(
-                    generation=generation,
-                    inventories=inventories[kind],
-                    used=provider_facts.packed_amounts(taken),
-                    traits=texts[traits],
-                    aggregates=texts[aggregates],
-                    nested=texts[nested],
-                    tree=texts[tree],
+                    generation,
+                    inventories[kind],
+                    provider_facts.amounts_of(named[names], used[at:end]),
+                    texts[traits],
+                    texts[aggregates],
+                    texts[nested],
+                    texts[tree],
                 )
             )
             at = end
         if at != len(used):
-            raise ValueError("amounts are left over")
+            raise ValueError("amounts are left over, or missing")
         return found
 
 

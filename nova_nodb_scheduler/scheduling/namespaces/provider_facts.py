@@ -64,6 +64,15 @@ def packed_amounts(amounts: Mapping[str, int]) -> Mapping[str, int]:
     return Amounts(_places(names), numbers)
 
 
+def amounts_of(names: tuple[str, ...], numbers: bytes) -> Mapping[str, int]:
+    """Return the same as :func:`packed_amounts`, of numbers that are packed already.
+
+    :param names: each once
+    :param numbers: 64 bits of each, little-endian
+    """
+    return Amounts(_places(names), numbers) if names else _NOTHING
+
+
 @functools.lru_cache(maxsize=4096)
 def _places(names: tuple[str, ...]) -> Mapping[str, int]:
     """Return where each number stands; one and the same for equal names."""

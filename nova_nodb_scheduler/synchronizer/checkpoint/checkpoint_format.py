@@ -19,12 +19,12 @@ import numpy.typing as npt
 import orjson
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.store import key_rows, stored_pages
+from nova_nodb_scheduler.store import key_rows, record_chunks, stored_pages
 from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.wire import decoded_sizes
 
 #: The last byte is the version of the format.
-MAGIC = b"NODBCKP\x02"
+MAGIC = b"NODBCKP\x03"
 HEADER, ROWS, RECORDS, END = 1, 2, 3, 4
 
 #: Kind, length of the body, checksum of both and the body.
@@ -188,38 +188,74 @@ def _count(value: Any) -> int:
 # -- pages ------------------------------------------------------------------------
 
 
-def page_frame(
-    namespace: str, page: stored_pages.StoredPage | Sequence[records.Record]
-) -> tuple[int, bytes]:
-    """Return the kind and the body of a page's frame."""
-    if isinstance(page, stored_pages.StoredPage):
-        return ROWS, _rows_body(namespace, page)
-    return RECORDS, _records_body(namespace, page)
+class PageWriter:
+    """Makes the frames of pages, in their order: a text stands in the first page that has it."""
+
+    def __init__(self) -> None:
+        #: By namespace and column: what was told of, and how many texts of it.
+        self._told: dict[tuple[str, str], tuple[stored_pages.ToldTexts, int]] = {}
+
+    def frame(
+        self, namespace: str, page: stored_pages.StoredPage | Sequence[records.Record]
+    ) -> tuple[int, bytes]:
+        """Return the kind and the body of a page's frame."""
+        if not isinstance(page, stored_pages.StoredPage):
+            return RECORDS, _records_body(namespace, page)
+        forms = {name: self._form(namespace, name, each) for name, each in page.columns.items()}
+        return ROWS, _rows_body(namespace, page, forms)
+
+    def _form(
+        self,
+        namespace: str,
+        name: str,
+        column: npt.NDArray[Any] | stored_pages.TextColumn,
+    ) -> str | list[Any]:
+        """Return what kind of numbers a column has; or how many texts were told, and others."""
+        if not isinstance(column, stored_pages.TextColumn):
+            return column.dtype.str
+        texts, count = self._told.get((namespace, name), (None, 0))
+        if texts is not column.texts:
+            count = 0
+        self._told[namespace, name] = (column.texts, len(column.texts))
+        return [count, *column.texts[count:]]
 
 
-def page_of(kind: int, body: bytes) -> Page:
-    """Return the page in a frame.
+class PageReader:
+    """Reads frames as :class:`PageWriter` made them, in their order."""
 
-    :raises Damaged: there is none
-    """
-    try:
-        if kind == ROWS:
-            return _rows_of(body)
-        if kind == RECORDS:
-            return _records_of(body)
-        raise ValueError(f"kind {kind} is unknown")
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Damaged(f"a page of it is none: {type(error).__name__}: {error}") from error
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], stored_pages.ToldTexts] = {}
+
+    def page(self, kind: int, body: bytes) -> Page:
+        """Return the page in a frame.
+
+        :raises Damaged: there is none
+        """
+        try:
+            if kind == ROWS:
+                return _rows_of(body, self._texts)
+            if kind == RECORDS:
+                return _records_of(body)
+            raise ValueError(f"kind {kind} is unknown")
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise Damaged(f"a page of it is none: {type(error).__name__}: {error}") from error
+
+    def _texts(self, namespace: str, name: str, form: list[Any]) -> stored_pages.ToldTexts:
+        """Return all texts of a column up to a page, of which some are told in it."""
+        count = _count(form[0])
+        found = self._told.get((namespace, name))
+        if not count or found is None:
+            found = self._told[namespace, name] = stored_pages.ToldTexts()
+        if len(found) != count:
+            raise ValueError(f"texts of column {name} are missing")
+        found.extend(form[1:])
+        return found
 
 
-def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
-    texts = {
-        name: list(column.texts)
-        if isinstance(column, stored_pages.TextColumn)
-        else column.dtype.str
-        for name, column in page.columns.items()
-    }
-    meta: dict[str, Any] = {"namespace": namespace, "columns": texts, "absent": list(page.absent)}
+def _rows_body(
+    namespace: str, page: stored_pages.StoredPage, forms: Mapping[str, str | list[Any]]
+) -> bytes:
+    meta: dict[str, Any] = {"namespace": namespace, "columns": forms, "absent": list(page.absent)}
     meta |= {"digests": page.digests is not None, "suffixes": None}
     if isinstance(page.keys, key_rows.UuidKeys):
         keys = page.keys.tobytes()
@@ -227,12 +263,13 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
     else:
         keys = _joined(page.keys)
     parts: list[bytes] = [orjson.dumps(meta), keys]
-    parts += [page.revisions.tobytes(), page.versions.tobytes()]
+    parts += [_narrow(page.revisions).tobytes(), _narrow(page.versions).tobytes()]
     parts += _many(page.held)
-    parts += [page.owners.tobytes(), page.places.tobytes(), page.dictionary]
+    parts += [_narrow(page.owners).tobytes(), page.places.tobytes(), page.dictionary]
     for column in page.columns.values():
-        values = column.codes if isinstance(column, stored_pages.TextColumn) else column
-        parts.append(values.tobytes())
+        if isinstance(column, stored_pages.TextColumn):
+            column = column.codes
+        parts.append((_narrow(column) if column.dtype in _NARROWED else column).tobytes())
     parts += [flags.tobytes() for flags in page.absent.values()]
     digests = page.digests
     if digests is not None:
@@ -240,19 +277,26 @@ def _rows_body(namespace: str, page: stored_pages.StoredPage) -> bytes:
     return _packed(parts)
 
 
-def _rows_of(body: bytes) -> tuple[str, stored_pages.StoredPage]:
+def _rows_of(
+    body: bytes, texts_of: Callable[[str, str, list[Any]], stored_pages.ToldTexts]
+) -> tuple[str, stored_pages.StoredPage]:
     parts = _Parts(body)
     meta = orjson.loads(decoded_sizes.page_text(parts.next()))
+    namespace = _text(meta["namespace"])
     suffixes = meta["suffixes"]
     keys = _split(parts.next()) if suffixes is None else _uuid_keys(parts.next(), suffixes)
-    revisions, versions = parts.array(np.int64), parts.array(np.int64)
+    count = len(keys)
+    revisions, versions = parts.numbers(np.int64, count), parts.numbers(np.int64, count)
     held = parts.many()
-    owners, places = parts.array(np.int32), parts.array(np.uint8)
+    owners, places = parts.numbers(np.int32, count), parts.array(np.uint8)
     dictionary = parts.next()
     columns: dict[str, npt.NDArray[Any] | stored_pages.TextColumn] = {}
     for name, form in meta["columns"].items():
         if type(form) is list:
-            columns[name] = stored_pages.TextColumn(parts.array(np.int32), form)
+            texts = texts_of(namespace, name, form)
+            columns[name] = stored_pages.TextColumn(parts.numbers(np.int32, count), texts)
+        elif _NUMBERS[form] in _NARROWED:
+            columns[name] = parts.numbers(_NUMBERS[form], count)
         else:
             columns[name] = parts.array(_NUMBERS[form])
     absent = {_text(name): parts.array(np.bool_) for name in meta["absent"]}
@@ -263,13 +307,23 @@ def _rows_of(body: bytes) -> tuple[str, stored_pages.StoredPage]:
     page = stored_pages.StoredPage(
         keys, revisions, versions, held, owners, places, dictionary, columns, absent, digests
     )
-    return _text(meta["namespace"]), page
+    return namespace, page
 
 
 #: What columns hold, by how NumPy names it on this machine.
 _NUMBERS: Mapping[str, Any] = {
     np.dtype(each).str: each for each in (np.int64, np.float64, np.bool_)
 }
+
+
+#: Whole numbers, which stand in as few bytes as those of a page need.
+_NARROWED = (np.int64, np.int32)
+_WIDTHS = (1, 2, 4, 8)
+
+
+def _narrow(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return whole numbers in few bytes each."""
+    return numbers.astype(f"i{record_chunks.bytes_needed(numbers)}") if len(numbers) else numbers
 
 
 def _records_body(namespace: str, page: Sequence[records.Record]) -> bytes:
@@ -356,6 +410,14 @@ class _Parts:
     def array(self, dtype: Any) -> npt.NDArray[Any]:
         part = self.next()
         return np.frombuffer(part, dtype) if part else np.empty(0, dtype)
+
+    def numbers(self, dtype: Any, count: int) -> npt.NDArray[Any]:
+        """Return so many whole numbers, which :func:`_narrow` made narrow."""
+        part = self.next()
+        width, rest = divmod(len(part), count) if count else (0, len(part))
+        if rest or (count and (width not in _WIDTHS or width > np.dtype(dtype).itemsize)):
+            raise ValueError(f"{len(part)} bytes of {count} numbers")
+        return np.frombuffer(part, f"i{width}").astype(dtype) if count else np.empty(0, dtype)
 
     def many(self) -> list[bytes]:
         counts, joined = self.array(np.uint32), self.next()

@@ -68,8 +68,9 @@ class OpenedCheckpoint:
         :raises Damaged: it is not what was written; what came before is not to be believed
         :raises OSError: it cannot be read
         """
+        reader = checkpoint_format.PageReader()
         for kind, body in self._frames:
-            yield checkpoint_format.page_of(kind, body)
+            yield reader.page(kind, body)
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -330,9 +331,10 @@ def _write_pages(
 
     :raises _GivenUp: the pause said so
     """
+    writer = checkpoint_format.PageWriter()
     for name in snapshot.namespaces():
         for page in snapshot.namespace(name).pages():
-            frames.frame(*checkpoint_format.page_frame(name, page))
+            frames.frame(*writer.frame(name, page))
             if not pause():
                 raise _GivenUp
 

@@ -31,11 +31,45 @@ class GroupView:
     known: group_rules.Known
 
 
+class MemberMemory:
+    """What a process remembers of groups' members beside the back end; this one, nothing.
+
+    Any thread may call it; no I/O.
+    """
+
+    def of(
+        self, group_uuid: str, epoch: str | None
+    ) -> Mapping[group_model.Place, group_model.Member]:
+        """Return members on their way to their hosts that an epoch's record may lack.
+
+        :param epoch: None where the back end does not answer
+        """
+        return {}
+
+    def stand(
+        self, group_uuid: str, members: Mapping[group_model.Place, group_model.Member]
+    ) -> None:
+        """Take in members that are about to be confirmed here."""
+
+    def left(self, group_uuid: str, ids: Mapping[group_model.Place, str]) -> None:
+        """Forget members, by the ids of these."""
+
+    def add(self, group_uuid: str, place: group_model.Place, writer: str) -> str:
+        """Remember a member that the back end could not be told of; return its new id."""
+        return ""
+
+    def place_of(self, uuid: str) -> str:
+        """Return the name of a node's host; its uuid where it is not known."""
+        return uuid
+
+
 @attrs.define(eq=False)
 class GroupPlaces:
     """Takes, confirms and gives back places; any thread of one scheduler may call it.
 
     Blocks for the back end. Parameters as those of :class:`ledger_claimer.ClaimBatches`.
+
+    :param memory: counts beside each record that a place is judged by
     """
 
     _editor: record_editor.BatchEditor
@@ -44,6 +78,7 @@ class GroupPlaces:
     _lease_seconds: float
     _now_seconds: Callable[[], float]
     _after_step: Callable[[str], None]
+    _memory: MemberMemory = attrs.field(factory=MemberMemory)
 
     def join(
         self,
@@ -71,6 +106,7 @@ class GroupPlaces:
             now_seconds,
             now_seconds + self._lease_seconds,
             place_of,
+            self._memory.of(group.group.uuid, view.epoch),
         )
         key = group_rules.group_key(group.group.uuid)
         asked = False
@@ -110,6 +146,11 @@ class GroupPlaces:
 
         None where nobody can tell.
         """
+        # Before it is written: who learns meanwhile that all is lost is to know of them.
+        for each in members:
+            standing = group_model.Member(model.ClaimState.CONFIRMED, each.member_id, self._writer)
+            claim = each.grant.claim
+            self._memory.stand(each.group_uuid, {claim.group_place: standing})
         found = self._editor.edit_entries(
             members,
             lambda each: group_rules.group_key(each.group_uuid),
@@ -126,6 +167,7 @@ class GroupPlaces:
         """Give places back, by group and place with the id of the member; whatever its state."""
         proposers = {}
         for uuid, ids in places.items():
+            self._memory.left(uuid, ids)
             key = group_rules.group_key(uuid)
             leave = functools.partial(group_rules.leave_each, ids=ids)
             proposers[key] = group_rules.on_group(key, leave)

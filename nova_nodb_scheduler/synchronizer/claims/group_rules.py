@@ -66,6 +66,7 @@ class Joining:
     :param known: members that the authority shows, as of the view
     :param place_of: from a node's uuid to its host's name, and anything else to itself:
         a release before this one noted some members by their node
+    :param lost: members that the back end lost, and that may be in no record again
     """
 
     group: model.ServerGroup
@@ -76,6 +77,7 @@ class Joining:
     now_seconds: float
     deadline_seconds: float
     place_of: Callable[[str], str] = str
+    lost: Mapping[model.Place, model.Member] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -99,6 +101,8 @@ def join_each(
             claims.GrantRefused(each, claims.RefusalReason.STALE_VIEW, stale) for each in wanted
         )
         return record_editor.Proposal(tuple(map(PolicyBroken, refused)))
+    # What is judged by is written with what it leads to: whoever comes next knows it, too.
+    record = record.with_lost(joining.lost)
     record = record.without(expired(record, joining.now_seconds))
     answers = []
     for claim in wanted:
@@ -249,6 +253,16 @@ def leave_each(
         if (member := record.members.get(place)) is not None and member.claim_id == member_id
     )
     return record_editor.Proposal(dropped, record.without(dropped).to_state() if dropped else None)
+
+
+def note_lost(
+    record: model.GroupRecord, lost: Mapping[model.Place, model.Member]
+) -> record_editor.Proposal[int]:
+    """Add members that the back end lost, as they were; answers with how many it lacked."""
+    noted = record.with_lost(lost)
+    if noted is record:
+        return record_editor.Proposal(0)
+    return record_editor.Proposal(len(noted.members) - len(record.members), noted.to_state())
 
 
 def confirmed(record: model.GroupRecord) -> tuple[model.Place, ...]:

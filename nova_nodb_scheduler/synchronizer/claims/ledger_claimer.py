@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -131,6 +131,7 @@ class ClaimBatches:
         written to the same record all the same, with how many
     :param cache: shared with who settles here
     :param shown: see :class:`record_editor.BatchEditor`; by default nothing is shown
+    :param memory: what this process knows of groups' members though the back end lost it
     """
 
     #: Points between which a scheduler may die.
@@ -151,9 +152,11 @@ class ClaimBatches:
         count_absorbed: Callable[[int], None] = lambda count: None,
         cache: record_editor.RecordCache | None = None,
         shown: record_editor.RecordsShown = lambda keys: None,
+        memory: group_places.MemberMemory = group_places.MemberMemory(),  # noqa: B008 - no state
     ) -> None:
         self._synchronizer = synchronizer
-        self._writer = writer
+        #: Id of this scheduler, kept in its claims.
+        self.writer = writer
         self._make_id = make_id
         self._lease_seconds = lease_seconds
         self._claimable = claimable
@@ -177,6 +180,7 @@ class ClaimBatches:
             lease_seconds,
             self._now_seconds,
             after_step,
+            memory,
         )
 
     def take(
@@ -329,7 +333,7 @@ class ClaimBatches:
         now_seconds = self._now_seconds()
         taking = claim_rules.Taking(
             ids,
-            self._writer,
+            self.writer,
             view.fits,
             view.cursor,
             now_seconds,
@@ -585,19 +589,10 @@ class LedgerClaimer:
     # -- parts of taking ---------------------------------------------------------------
 
     def _group(self, request: requests.Request) -> group_places.GroupView | None:
-        asked = request.group
-        if asked is None or not asked.uuid:
+        group = judged_group(request, self._strict)
+        if group is None or request.group is None:
             return None
-        names = {asked.policy} if asked.policy else asked.policies
-        policy = next((each for each in STRICT if each.value in names), None)
-        if policy is None:
-            return None
-        forced = (request.force_hosts or request.force_nodes) and not request.check_type
-        if forced or policy not in self._strict:
-            # No filter rules such a host out; others are to know of the member.
-            policy = _SOFT[policy]
-        group = group_model.ServerGroup(asked.uuid, policy, asked.max_server_per_host)
-        return group_places.GroupView(group, self._views.members(asked))
+        return group_places.GroupView(group, self._views.members(request.group))
 
     def _settled(self, unsure: InDoubt, view: ClaimView, deadline: float) -> Answer | None:
         """Return what became of a claim in doubt; None if it is to be tried again."""
@@ -620,6 +615,27 @@ class LedgerClaimer:
         told, reason = _refusal(wanted, answer)
         _count(self._meter.claim_refused, reason)
         return told
+
+
+def judged_group(
+    request: requests.Request, strict: Collection[group_model.Policy]
+) -> group_model.ServerGroup | None:
+    """Return the group in whose record a request's servers have places; None without one.
+
+    :param strict: policies that rule hosts out; of others members are noted only
+    """
+    asked = request.group
+    if asked is None or not asked.uuid:
+        return None
+    names = {asked.policy} if asked.policy else asked.policies
+    policy = next((each for each in STRICT if each.value in names), None)
+    if policy is None:
+        return None
+    forced = (request.force_hosts or request.force_nodes) and not request.check_type
+    if forced or policy not in strict:
+        # No filter rules such a host out; others are to know of the member.
+        policy = _SOFT[policy]
+    return group_model.ServerGroup(asked.uuid, policy, asked.max_server_per_host)
 
 
 def _claim(wanted: chosen_hosts.WantedClaim) -> model.Claim:

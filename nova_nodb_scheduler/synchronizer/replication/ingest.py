@@ -291,25 +291,12 @@ class Ingester:
         page = self._read_alike(part)
         if page is None:
             return False
+        changes: Sequence[records.Change]
         if isinstance(part, record_columns.RecordColumns):
             changes = record_columns.ChangeColumns(part, page.states, page.texts)
-            if self._take_new(changes):
-                held.add(Ingested(changes, changes), page.weight)
-                return True
-        each = list(map(records.Change, part, page.states, page.texts))
-        held.add(self._apply(each, ()), page.weight)
-        return True
-
-    def _take_new(self, page: record_columns.ChangeColumns) -> bool:
-        """Apply records none of which the store has, or had.
-
-        :returns: False where it has one; nothing was done then
-        """
-        if not self._store.take_new(page):
-            return False
-        if len(self._quarantine):
-            for record in page.page:
-                self._quarantine.release(record.key, record.revision)
+        else:
+            changes = tuple(map(records.Change, part, page.states, page.texts))
+        held.add(self._apply(changes, ()), page.weight)
         return True
 
     def _take_each(self, batch: Iterable[records.Record]) -> Iterator[Ingested]:
@@ -329,10 +316,10 @@ class Ingester:
             sound.append(change)
             weight += decoded_sizes.weigh(change.text) if change.text is not None else 0
             if weight > most_bytes:
-                yield self._apply(sound, unreadable)
+                yield self._apply(tuple(sound), unreadable)
                 del change
                 sound, unreadable, weight = [], [], 0
-        yield self._apply(sound, unreadable)
+        yield self._apply(tuple(sound), unreadable)
 
     def _apply(
         self,
@@ -347,7 +334,7 @@ class Ingester:
             self._set_aside(record, reason)
         outcomes = self._store.apply_page(sound)
         if not len(self._quarantine) and outcomes.count(True) == len(outcomes):
-            return Ingested(tuple(sound), tuple(sound))  # as nearly always in a first load
+            return Ingested(sound, sound)  # as nearly always in a first load
         for change, outcome in zip(sound, outcomes, strict=True):
             if isinstance(outcome, _NOT_TAKEN):
                 # Whatever a state holds that its columns cannot take, one

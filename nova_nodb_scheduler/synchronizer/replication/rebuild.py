@@ -215,6 +215,7 @@ class Rebuild:
                 if self._quarantine.admitted != aside:
                     # None is written while records are kept aside.
                     raise checkpoint_format.Damaged("a record of it cannot be read")
+            self._store.check_restored()
         except (checkpoint_format.Damaged, OSError, *stored_pages.UNFIT) as error:
             if isinstance(error, errors.NOT_USABLE):
                 raise

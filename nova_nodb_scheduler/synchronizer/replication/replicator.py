@@ -274,10 +274,13 @@ class Replicator:
 
         For the back end began a new epoch, or lost writes.
 
-        :param tell: called in the stepping thread; without I/O
+        :param tell: called in the stepping thread, behind those that were named before;
+            without I/O
         """
+        before = self._rebuild.tell_former
 
         def told(former: store_snapshot.Snapshot) -> None:
+            before(former)
             try:
                 tell(former)
             except Exception:

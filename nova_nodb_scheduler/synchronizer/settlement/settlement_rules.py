@@ -260,6 +260,10 @@ class SettlementEvidence:
         consumer, host = place
         since = member.confirmed_by or 0
         nodes = {host, *group_members.nodes_of(self._snapshot, [host])}
+        if not any(node in self._nodes for node in nodes):
+            # Early in an epoch it may be published yet: which node an allocation is on that is
+            # the host's nobody can tell.
+            return bool(allocations) and not self._stays_elsewhere(host, consumer, since)
         return any(
             (node in allocations and not self._stays_elsewhere(node, consumer, since))
             or consumer in claims_of(self._snapshot, node)

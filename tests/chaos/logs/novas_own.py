@@ -13,8 +13,9 @@ Allocations of moves. A client deletes a server that is on its way to another ho
 nova-compute cannot go on with the move and gives the server its allocation back, which the
 migration holds; it reads what the server has, the deletion takes that away, and the write meets
 ``consumer generation conflict``. Or Placement does not answer when a move is over and what the
-migration holds is to be deleted: nova-compute says itself that it is leaked. Nobody ever comes back
-for what the migration holds.
+migration holds is to be deleted: nova-compute says itself that it is leaked. Or no host is found
+for the move, and Placement does not answer the conductor that would give the server its allocation
+back. Nobody ever comes back for what the migration holds.
 
 Allocations of failed builds. A nova-compute gives up a build as Placement is away, and Placement
 does not answer its deletion of the allocation either. Its conductor has no other host for the
@@ -80,6 +81,12 @@ _NOT_BUILT = re.compile(
 _NOT_FREED = re.compile(
     rf"Placement API service is not responding\..*?/allocations/(?P<server>{_UUID})\b"
     rf"|Unable to delete allocation for instance (?P<failed>{_UUID})"
+)
+_UNANSWERED = re.compile(
+    rf"Placement API service is not responding\..*?/allocations/(?P<consumer>{_UUID})\b"
+)
+_NOT_REPLACED = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Unable to replace resource claim on source host"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _UNTOLD = re.compile(
@@ -211,6 +218,27 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
     return found
 
 
+def unreverted(lines: Iterable[str]) -> dict[str, Unfreed]:
+    """Return the allocations that a conductor's log proves to be left with moves, by consumer.
+
+    It asks what the migration holds, of which Placement's silence tells in the same request.
+    """
+    unanswered: dict[str, str] = {}
+    found: dict[str, Unfreed] = {}
+    for line in lines:
+        named = _REQUEST.search(line)
+        if named is None:
+            continue
+        silent = _UNANSWERED.search(line)
+        if silent:
+            unanswered[named["request"]] = silent["consumer"]
+        failed = _NOT_REPLACED.search(line)
+        migration = unanswered.get(named["request"])
+        if failed and migration and migration != failed["server"]:
+            found[migration] = Unfreed(migration, failed["server"], line.strip())
+    return found
+
+
 @attrs.frozen
 class Undone:
     """A server whose allocation a nova-compute deleted.
@@ -259,8 +287,8 @@ class ServiceLogs(Generic[_Left]):
     """Reads what services wrote since this was made; one thread.
 
     :param logs: one that is not there yet is read from its begin
-    :param find: :func:`abandoned` for conductors, :func:`untold` for schedulers, the others for
-        nova-computes
+    :param find: :func:`abandoned` and :func:`unreverted` for conductors, :func:`untold` for
+        schedulers, the others for nova-computes
     """
 
     def __init__(

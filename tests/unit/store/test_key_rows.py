@@ -127,12 +127,38 @@ class TestKeyPacking(testtools.TestCase):
         found = b"".join(map(packing.packed, keys))
         return np.frombuffer(found, np.uint8).reshape(-1, 17)
 
-    def test_a_page_with_a_key_twice_is_refused(self):
+    def test_a_key_that_came_twice_unseen_is_refused_in_the_end_and_no_look_fails(self):
+        keys = [f"{uuid.UUID(int=number << 70)}@a" for number in range(20)]
+        for pages in ([keys[:3], keys[:1]], [[keys[5]] * 2], [keys[:9], keys[9:], keys[8:9]]):
+            for looks in (False, True):
+                rows = key_rows.PackedRowsMutation()
+                rows.packing.enter(keys[0])
+                rows.check()
+                refused = False
+                for number, page in enumerate(pages):
+                    packed = self.packed(rows.packing, page)
+                    # What was looked at is known at once.
+                    if rows.has_any(packed, gathered=False):
+                        refused = True
+                        continue
+                    rows.enter_page(packed, np.arange(len(page)) + 100 * number)
+                    if looks:
+                        rows.freeze()
+                        rows.get(keys[0])
+                if not refused:
+                    self.assertRaises(ValueError, rows.check)
+
+    def test_keys_in_order_are_sorted_once_for_all_pages(self):
         rows = key_rows.PackedRowsMutation()
-        key = f"{uuid.UUID(int=5)}@a"
-        rows.packing.enter(key)
-        packed = self.packed(rows.packing, [key, key])
-        self.assertRaises(ValueError, rows.has_any, packed)
+        keys = [f"{uuid.UUID(int=number << 64)}@a" for number in range(1000)]
+        rows.packing.enter(keys[0])
+        for first in range(0, 1000, 100):
+            packed = self.packed(rows.packing, keys[first : first + 100])
+            self.assertFalse(rows.has_any(packed))
+            rows.enter_page(packed, np.arange(first, first + 100))
+            self.assertEqual((), rows._pages)
+        self.assertTrue(rows.has_any(packed))
+        self.assertEqual(list(range(1000)), list(map(rows.get, keys)))
 
     @given(st.text(max_size=80) | st.uuids().map(str) | st.from_regex(r"[0-9a-fA-F -]{36}(@c)?"))
     def test_any_text_is_packed_so_that_it_comes_back_or_not_at_all(self, key):

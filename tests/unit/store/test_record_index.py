@@ -3,13 +3,15 @@
 
 import sys
 
+import fixtures
 import hypothesis
 import immutables
 import numpy as np
 import testtools
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler.store import record_index
+from nova_nodb_scheduler.store import record_index, vocabulary
+from tests import counted_calls
 
 #: Enough of one value to make a map of its records, and to have that become a tuple again.
 MANY = 3 * record_index._FEW
@@ -52,6 +54,12 @@ class PostingsTest(testtools.TestCase):
 
 
 class LedRowsTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_nodb_scheduler.store.record_index._LEAST_TOGETHER", 8)
+        )
+
     @hypothesis.settings(deadline=None, max_examples=100)
     @hypothesis.given(
         st.lists(
@@ -83,7 +91,7 @@ class LedRowsTest(testtools.TestCase):
         for held, then in seen:
             for code in range(4):
                 expected = {row for row, own in then.items() if own == code}
-                self.assertEqual(sorted(expected), sorted(record_index.lookup(held, code)))
+                self.assertEqual(sorted(expected), sorted(held.rows(code)))
 
     def test_servers_that_come_in_any_order_take_six_bytes_each_below_their_hosts(self):
         led = record_index.LedRows(int)
@@ -92,5 +100,43 @@ class LedRowsTest(testtools.TestCase):
             part = hosts[first : first + 256]
             led.enter(part, np.arange(first, first + len(part)))
         held = led.freeze()
-        self.assertEqual({20}, {len(record_index.lookup(held, host)) for host in range(1000)})
-        self.assertLess(sum(map(sys.getsizeof, held.values())) / 20_000, 6)
+        self.assertEqual({20}, {len(held.rows(host)) for host in range(1000)})
+        self.assertLess(held.loaded.nbytes / 20_000, 6)
+
+    def test_rows_of_a_load_are_found_by_no_call_for_each_of_them(self):
+        codes = np.random.default_rng(2).permutation(np.arange(20_000, dtype=np.int32))
+        led = record_index.LedRows(vocabulary.shared_number)
+
+        def load():
+            for first in range(0, 20_000, 2048):
+                part = codes[first : first + 2048]
+                led.enter(part, np.arange(first, first + len(part)))
+            led.freeze()
+
+        self.assertLess(counted_calls.count(load), 200)
+        self.assertEqual((7,), led.freeze().rows(codes.item(7)))
+
+    def test_what_came_before_a_look_and_much_behind_it_stand_together(self):
+        led = record_index.LedRows(int)
+        for first in (0, 100, 1000):
+            led.enter(np.arange(50, dtype=np.int32), np.arange(first, first + 50))
+            self.assertEqual((first + 7,), led.freeze().rows(7)[-1:])
+            if first == 0:
+                before = led.freeze()
+        self.assertEqual((7,), before.rows(7))
+        self.assertEqual({7, 107, 1007}, set(led.freeze().rows(7)))
+
+    def test_a_code_with_very_many_rows_is_not_copied_when_one_of_them_moves(self):
+        led = record_index.LedRows(vocabulary.shared_number)
+        codes = np.where(np.arange(50_000) % 2, 7, np.arange(50_000)).astype(np.int32)
+        led.enter(codes, np.arange(50_000))
+        self.assertEqual(25_000, len(led.freeze().rows(7)))
+        self.assertLess(counted_calls.count(led.move, 1, 7, 9), 40)
+        self.assertEqual((24_999, (1,)), (len(led.freeze().rows(7)), led.freeze().rows(9)))
+
+    def test_few_rows_of_codes_far_between_take_no_place_for_each_code(self):
+        led = record_index.LedRows(int)
+        led.enter(np.arange(0, 10**6, 10**5, dtype=np.int32), np.arange(10))
+        held = led.freeze()
+        self.assertIsNone(held.loaded)
+        self.assertEqual((3,), held.rows(3 * 10**5))

@@ -9,9 +9,9 @@ import testtools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import record_columns, records
-from nova_nodb_scheduler.store import host_state_store, record_chunks
+from nova_nodb_scheduler.store import host_state_store, namespace_table, record_chunks
+from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.unit.store import store_samples, test_store_against_model, test_stored_pages
 
@@ -137,14 +137,18 @@ class PagesTest(testtools.TestCase):
 
 
 class ColumnsTest(testtools.TestCase):
-    """What is not all new and as it should be is refused, and changes nothing."""
+    """Columns leave what their changes leave one by one, whatever is odd among them."""
 
     def setUp(self):
         super().setUp()
-        self.store = store()
-        self.store.apply_page(self.first())
-        self.subscription = self.store.subscribe(["drives"])
-        self.subscription.drain()
+        self.store, self.subscription = self.begun()
+
+    def begun(self):
+        made = store()
+        made.apply_page(self.first())
+        subscription = made.subscribe(["drives"])
+        subscription.drain()
+        return made, subscription
 
     @staticmethod
     def first():
@@ -170,17 +174,27 @@ class ColumnsTest(testtools.TestCase):
         page = attrs.evolve(page, **columns)
         return record_columns.ChangeColumns(page, states, texts)
 
-    def test_new_records_are_taken_and_told(self):
+    def test_new_records_are_taken_and_told_and_no_object_is_made_of_them(self):
         page = self.columns()
-        self.assertTrue(self.store.take_new(page))
+        self.assertEqual([True] * len(page), self.store.apply_page(self.Unread(page)))
         self.assertEqual(set(page.page.keys), set(self.subscription.drain()["drives"]))
         other = store()
         for change in (*self.first(), *page):
             other.apply(change)
         self.assertEqual(described(other), described(self.store))
 
-    def test_what_is_to_be_looked_at_one_by_one_changes_nothing(self):
-        before = described(self.store)
+    class Unread(record_columns.ChangeColumns):
+        """Columns that are read as such alone."""
+
+        def __init__(self, page):
+            super().__init__(page.page, page.states, page.texts)
+
+        def __iter__(self):
+            raise AssertionError("each of them is looked at")
+
+        __getitem__ = __iter__
+
+    def test_what_is_odd_among_them_is_looked_at_one_by_one(self):
         for page in (
             self.columns(keys="here"),
             self.columns(keys="gone"),
@@ -192,16 +206,51 @@ class ColumnsTest(testtools.TestCase):
             self.columns(states={"zone": {}}),
             self.columns(texts=None),
             self.columns(record_chunks.ENOUGH_TOGETHER - 1),
+            self.columns(host_state_store.CHANGES_PER_TURN + 1),
             self.columns()[:0],
         ):
-            self.assertFalse(self.store.take_new(page))
-            self.assertEqual({}, self.subscription.drain())
-            self.assertEqual(before, described(self.store))
+            made, told = self.begun()
+            single, expected = self.begun()
+            outcomes = list(map(repr, made.apply_page(page)))
+            self.assertEqual([repr(self.outcome(single, each)) for each in page], outcomes)
+            self.assertEqual(
+                *(
+                    {name: set(keys) for name, keys in each.drain().items()}
+                    for each in (expected, told)
+                )
+            )
+            self.assertEqual(described(single), described(made))
+
+    @staticmethod
+    def outcome(made, change):
+        try:
+            return made.apply(change)
+        except Exception as error:
+            return error
+
+    def test_what_is_here_already_is_tried_as_columns_once(self):
+        page = self.columns()
+        self.store.apply_page(page)
+        tried = []
+        table = namespace_table.NamespaceTable
+        take_new = table._take_new
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_nodb_scheduler.store.namespace_table.NamespaceTable._take_new",
+                lambda own, page: tried.append(page) or take_new(own, page),
+            )
+        )
+        ingester = ingest.Ingester(
+            self.store, (store_samples.POOLS, store_samples.DRIVES), ingest.Quarantine(10)
+        )
+        [taken] = ingester.take(page.page)
+        self.assertEqual((len(page), 0, 1), (len(taken.readable), len(taken.applied), len(tried)))
 
     def test_a_namespace_that_nobody_declared_is_named(self):
         page = self.columns()
         page = attrs.evolve(page, page=attrs.evolve(page.page, namespace="nobody"))
-        self.assertRaises(errors.UnknownNamespace, self.store.take_new, page)
+        [fault] = set(map(repr, self.store.apply_page(page)))
+        self.assertIn("nobody", fault)
 
 
 #: Some records of one namespace each: numbers of keys, versions that may be old, states.

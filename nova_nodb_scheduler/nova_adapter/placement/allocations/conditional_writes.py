@@ -33,8 +33,8 @@ from nova_nodb_scheduler import tree_conditions
 #: After an answer of a process that knows no conditions, or lost one.
 _DOUBT_SECONDS = 60.0
 
-#: Marks of trees by their roots: see :func:`tree_conditions.mark`.
-Marks = Mapping[str, str]
+#: Marks of trees by their roots.
+Marks = Mapping[str, tree_conditions.TreeMark]
 
 
 class WriteCondition(Protocol):
@@ -88,14 +88,22 @@ def read_answer(response: Any) -> tree_conditions.ConditionAnswer:
 
 
 def fit_together(one: Marks, other: Marks) -> bool:
-    """Say whether requests may share a call: no tree in two states, and not too many trees."""
-    is_one_state = all(other.get(root, mark) == mark for root, mark in one.items())
+    """Say whether requests may share a call: no tree in two states, and not too many trees.
+
+    What only allocations tell apart is one state where contents are judged; where a process
+    judges by generations alone it refuses one of the two, which is compared then.
+    """
+    is_one_state = all(
+        other[root].contents == mark.contents != "" or other[root] == mark
+        for root, mark in one.items()
+        if root in other
+    )
     return is_one_state and len(one.keys() | other.keys()) <= tree_conditions.MOST_TREES
 
 
-def merged(each: Iterable[Marks]) -> dict[str, str]:
+def merged(each: Iterable[Marks]) -> dict[str, tree_conditions.TreeMark]:
     """Return the marks of several requests that fit together."""
-    found: dict[str, str] = {}
+    found: dict[str, tree_conditions.TreeMark] = {}
     for marks in each:
         found.update(marks)
     return found

@@ -94,7 +94,7 @@ class PostSender:
         :raises ClientException: of keystoneauth1
         """
         key = path, version
-        more = {tree_conditions.REQUEST: tree_conditions.requested(marks)} if marks else None
+        more = tree_conditions.requested(marks) if marks else None
         response = self._send(key, data, request_id, more)
         self._trust.note(response, is_conditional=bool(marks))
         return response

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import attrs
 
+from nova_nodb_scheduler import tree_conditions
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     conditional_writes,
     placement_replies,
@@ -171,7 +172,7 @@ def _without_doubles(parts: Sequence[RequestPart]) -> list[list[RequestPart]]:
     """
     groups: list[list[RequestPart]] = []
     seen: list[set[str]] = []
-    named: list[dict[str, str]] = []
+    named: list[dict[str, tree_conditions.TreeMark]] = []
     for part in parts:
         consumers, marks = {server.consumer for server in part.servers}, part.marks()
         place = next(

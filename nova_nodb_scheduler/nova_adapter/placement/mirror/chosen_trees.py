@@ -18,12 +18,19 @@ is current does not help a plan that was made over the one before.
 A guarded Placement compares the trees as it writes, in the same transaction:
 
     not compared within the bound, and not changed since P  ->  write, if it has the
-        generations of the record  ->  "same": note it
+        generations of the record, or all but allocations is the record's  ->  "same": note it
         "differs", or nothing said: GET in_tree as above, behind the write
 
 What the own write moved the generations to no record shows for a moment: a tree that a
 call of this process has just shown to be as another of its requests expects it is not
 compared for that one again.
+
+How old a comparison is tells the clock of whoever made it: of this process's own
+the monotonic one. Records tell of those of others by the back end's time, which is set
+back where a database's other member takes over, and then makes an old comparison a
+fresh one: no time that lies in the future counts, and once the clock is seen to have
+been set back none of a record does until it has passed where it stood, and the bound.
+What such a comparison would have spared is a small request.
 """
 
 from __future__ import annotations
@@ -57,6 +64,10 @@ _LISTED_AT_ONCE = 50
 #: Most trees of which a worker remembers when it compared them.
 _MOST_NOTED = 10_000
 
+#: By less the back end's clock, as this process has it, runs back by itself: its offset is
+#: told by answers that take their time. By so much a record's comparison may count longer.
+_JITTER_SECONDS = 1.0
+
 
 class KeptChanging(errors.NodbError):
     """A tree could not be compared, for schedulers wrote to it whenever it was read.
@@ -75,6 +86,39 @@ class KeptChanging(errors.NodbError):
         )
 
 
+@attrs.frozen
+class _Moment:
+    """A moment by both clocks; seconds."""
+
+    backend: float
+    monotonic: float
+
+
+@attrs.define(eq=False)
+class _SetBackWatch:
+    """Tells whether the back end's clock was set back of late; not safe for threads.
+
+    A process that starts after it was has nothing to tell it by: for such a one records
+    of before may count once more, for the bound, as the clock passes their times.
+    """
+
+    _offset: float = attrs.field(init=False, default=float("-inf"))
+    _doubted_until: float = attrs.field(init=False, default=float("-inf"))
+
+    def doubts(self, now: _Moment, bound_seconds: float) -> bool:
+        """Take a look at both clocks; say whether records' times tell nothing now."""
+        offset = now.backend - now.monotonic
+        back_seconds = self._offset - offset
+        if back_seconds > _JITTER_SECONDS:
+            self._doubted_until = max(
+                self._doubted_until, now.monotonic + back_seconds + bound_seconds
+            )
+            self._offset = offset
+        else:
+            self._offset = max(self._offset, offset)
+        return now.monotonic < self._doubted_until
+
+
 @attrs.define(eq=False, slots=False)
 class ChosenTrees:
     """Says of chosen hosts whether they are still what the plan took them for. Any thread.
@@ -85,6 +129,7 @@ class ChosenTrees:
     :param bound_seconds: age of a comparison beyond which a tree is asked for
     :param own_seconds: how recently before a listing a scheduler's own write
         leaves open what the listing said of a tree
+    :param clock: monotonic seconds
     """
 
     _snapshot: Callable[[], snapshot_module.Snapshot]
@@ -95,11 +140,15 @@ class ChosenTrees:
     _bound_seconds: float
     _own_seconds: float = sweep_module.MirrorSweepOptions().fresh_seconds
     _sleep: Callable[[float], None] = time.sleep
+    _clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    #: Back-end seconds at which this worker compared a tree itself.
+    _watch: _SetBackWatch = attrs.field(init=False, factory=_SetBackWatch)
+    #: Monotonic seconds at which this worker compared a tree itself.
     _noted: dict[str, float] = attrs.field(init=False, factory=dict)
     #: Of those that Placement compared as it wrote: what they were found to be, and when.
-    _shown: dict[str, tuple[str, float]] = attrs.field(init=False, factory=dict)
+    _shown: dict[str, tuple[tree_conditions.TreeMark, float]] = attrs.field(
+        init=False, factory=dict
+    )
     #: Trees that were asked for, and those of them that had changed.
     asked: int = attrs.field(init=False, default=0)
     changed: int = attrs.field(init=False, default=0)
@@ -118,7 +167,7 @@ class ChosenTrees:
         :return: None where there is none, or too many to be named in one request
         """
         snapshot = self._snapshot()
-        now = self._now_seconds()
+        now = self._now()
         marks = {}
         for root in roots:
             if self._is_compared(root, snapshot, now, anew=False):
@@ -126,23 +175,27 @@ class ChosenTrees:
             state = _state(snapshot, root)
             if state is None or "broken" in state or _differs(root, planned_on, snapshot):
                 continue
-            marks[root] = _mark(state)
+            marks[root] = _mark(root, state)
         if not 0 < len(marks) <= tree_conditions.MOST_TREES:
             return None
-        return TreeCondition(self, marks, now)
+        return TreeCondition(self, marks, now.monotonic)
 
-    def unshown(self, marks: Mapping[str, str]) -> Mapping[str, str]:
+    def unshown(
+        self, marks: Mapping[str, tree_conditions.TreeMark]
+    ) -> Mapping[str, tree_conditions.TreeMark]:
         """Return those that no write of this process has shown to be so, within the bound."""
-        oldest = self._now_seconds() - self._bound_seconds
+        oldest = self._clock() - self._bound_seconds
         with self._lock:
             return {
                 root: mark
                 for root, mark in marks.items()
-                if (shown := self._shown.get(root)) is None or shown[0] != mark or shown[1] < oldest
+                if (shown := self._shown.get(root)) is None
+                or shown[0].contents != mark.contents
+                or shown[1] < oldest
             }
 
-    def show(self, marks: Mapping[str, str], at: float) -> None:
-        """Note that trees were these as Placement wrote; back-end seconds, from before."""
+    def show(self, marks: Mapping[str, tree_conditions.TreeMark], at: float) -> None:
+        """Note that trees were these as Placement wrote; monotonic seconds, from before."""
         with self._lock:
             self.shown += len(marks)
             if len(self._shown) + len(marks) > _MOST_NOTED:
@@ -171,13 +224,13 @@ class ChosenTrees:
         :raises KeptChanging: the same
         """
         wanted = set(roots)
-        asked_at = self._now_seconds()
+        asked = self._now()
         for attempt in range(_TRIES):
             snapshot = self._snapshot()
             due = [
                 root
                 for root in sorted(wanted)
-                if not self._is_compared(root, snapshot, asked_at, anew)
+                if not self._is_compared(root, snapshot, asked, anew)
             ]
             if not due:
                 return frozenset(r for r in wanted if _differs(r, planned_on, snapshot))
@@ -186,19 +239,30 @@ class ChosenTrees:
             self._compare(due, snapshot)
         raise KeptChanging(due[0])
 
+    def _now(self) -> _Moment:
+        return _Moment(self._now_seconds(), self._clock())
+
     def _is_compared(
-        self, root: str, snapshot: snapshot_module.Snapshot, asked_at: float, anew: bool
+        self, root: str, snapshot: snapshot_module.Snapshot, asked: _Moment, anew: bool
     ) -> bool:
-        state = _state(snapshot, root)
-        now = self._now_seconds()
-        at = _compared_at(state, snapshot, self._own_seconds, now)
-        at = max(at, self._noted.get(root, 0.0))
+        """Tell whether a tree was compared since it was asked for, or within the bound."""
+        now = self._now()
+        own_at = self._noted.get(root, backend_time.NEVER)
+        if self._counts(own_at, asked.monotonic, now.monotonic, anew):
+            return True
+        with self._lock:
+            if self._watch.doubts(now, self._bound_seconds):
+                return False
+        at = _compared_at(_state(snapshot, root), snapshot, self._own_seconds, now.backend)
+        return at <= now.backend and self._counts(at, asked.backend, now.backend, anew)
+
+    def _counts(self, at: float, asked_at: float, now: float, anew: bool) -> bool:
         return at >= asked_at or (not anew and now - at <= self._bound_seconds)
 
     def _compare(self, roots: Collection[str], snapshot: snapshot_module.Snapshot) -> None:
         """Ask for trees; note those that did not change, publish the others."""
         self.asked += len(roots)
-        began_at = self._now_seconds()
+        began_at = self._clock()
         changed: list[tree_publisher_module.TreeRecords] = []
         for root, members in self._listed(roots, snapshot):
             state = _state(snapshot, root)
@@ -238,7 +302,7 @@ class ChosenTrees:
                 self._noted = {r: when for r, when in self._noted.items() if when > oldest}
                 if len(self._noted) >= _MOST_NOTED:
                     self._noted.clear()
-            self._noted[root] = max(at, self._noted.get(root, 0.0))
+            self._noted[root] = max(at, self._noted.get(root, at))
 
 
 @attrs.frozen(eq=False)
@@ -248,18 +312,18 @@ class TreeCondition:
     See ``conditional_writes.WriteCondition``.
 
     :param wanted: by root, what the request was planned for
-    :param at: back-end seconds, before the write
+    :param at: monotonic seconds, before the write
     """
 
     _trees: ChosenTrees
-    wanted: Mapping[str, str]
+    wanted: Mapping[str, tree_conditions.TreeMark]
     _at: float
 
-    def marks(self) -> Mapping[str, str]:
+    def marks(self) -> Mapping[str, tree_conditions.TreeMark]:
         """Return what is still to be compared."""
         return self._trees.unshown(self.wanted)
 
-    def held(self, marks: Mapping[str, str]) -> None:
+    def held(self, marks: Mapping[str, tree_conditions.TreeMark]) -> None:
         """Note that trees were the same."""
         self._trees.show(marks, self._at)
 
@@ -280,7 +344,7 @@ def _compared_at(
     or since: of these, it may have left the difference to be looked at later.
     """
     if state is None:
-        return 0.0
+        return backend_time.NEVER
     at = backend_time.believed(float(state.get("whole_at", 0.0)), now_seconds)
     swept = snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
     if swept is not None:
@@ -303,13 +367,24 @@ def _differs(
     return _fixed(before) != _fixed(now)
 
 
-def _mark(state: Mapping[str, Any]) -> str:
+def _mark(root: str, state: Mapping[str, Any]) -> tree_conditions.TreeMark:
     """Return what a guarded Placement is to find of a record's tree."""
-    return tree_conditions.mark(
-        state["generation"],
-        (
-            tree_conditions.TreeMember(uuid, child["parent"], child["generation"])
-            for uuid, child in state["children"].items()
+    children = state["children"]
+    return tree_conditions.TreeMark(
+        tree_conditions.mark(
+            state["generation"],
+            (
+                tree_conditions.TreeMember(uuid, child["parent"], child["generation"])
+                for uuid, child in children.items()
+            ),
+        ),
+        tree_conditions.contents(
+            {
+                uuid: tree_conditions.ProviderContents(
+                    each.get("parent"), each["inventories"], each["traits"], each["aggregates"]
+                )
+                for uuid, each in {**children, root: state}.items()
+            }
         ),
     )
 

@@ -83,7 +83,7 @@ class SchedulerMirror:
         self._snapshot = snapshot
         publisher = plugin.publisher(synchronizer, known_namespaces.PLACEMENT)
         self.hints = hint_writer(plugin)
-        self.own_writes = own_writes.OwnWrites(synchronizer, publisher, self.hints.hint)
+        self.own_writes = own_writes.OwnWrites(synchronizer, publisher, snapshot, self.hints.hint)
         proving = placement_reader.PlacementReader(get)
         self.mirror = mirror_proof.PlacementMirror(
             snapshot,
@@ -138,7 +138,7 @@ class SchedulerMirror:
 
     def start(self) -> None:
         """Observe this process's writes and start the threads; after the fork."""
-        install(self.own_writes.observe)
+        install(self.own_writes.observe, self.own_writes.before)
         self.own_writes.start()
         self.keeper.start()
 
@@ -174,11 +174,17 @@ def report_writes(plugin: MirrorPlugin) -> None:
     write_hints.install(_make())
 
 
-def install(observer: write_hints.Observer | None) -> None:
-    """Have an observer told of this process's writes; None: nobody."""
+def install(
+    observer: write_hints.Observer | None,
+    before: write_hints.Before = write_hints.nothing_known,
+) -> None:
+    """Have an observer told of this process's writes; None: nobody.
+
+    :param before: see :func:`write_hints.install`
+    """
     global _make
     _make = None
-    write_hints.install(observer)
+    write_hints.install(observer, before)
 
 
 def _after_fork() -> None:

@@ -16,6 +16,7 @@ shows until the mirror's keeper has looked.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
@@ -169,6 +170,16 @@ def _undoes(
     return _written_since(current, began_at, now_seconds)
 
 
+def _stamp(current: Mapping[str, Any] | None, began_at: float) -> float:
+    """Return when a reading began, but not just when the one before it did.
+
+    By it own writes tell readings apart, and the back end's clock may stand still.
+    """
+    if current is not None and current.get("read_at") == began_at:
+        return math.nextafter(began_at, math.inf)
+    return began_at
+
+
 def replaced(
     state: Mapping[str, Any],
     began_at: float,
@@ -192,7 +203,8 @@ def replaced(
             if _time(current, "read_at", began_at, now_seconds) > began_at:
                 # Another keeper, who came after us, has read it since.
                 return publisher_module.UNCHANGED
-        return {**state, "read_at": began_at, "whole_at": began_at}
+        stamp = _stamp(current, began_at)
+        return {**state, "read_at": stamp, "whole_at": stamp}
 
     return compute
 
@@ -219,7 +231,7 @@ def _allocated(
         read_at = _time(current, "read_at", began_at, now_seconds)
         if current["allocations"] == stands or read_at > began_at:
             return publisher_module.UNCHANGED
-        return {**current, "allocations": stands, "read_at": began_at}
+        return {**current, "allocations": stands, "read_at": _stamp(current, began_at)}
 
     return compute
 

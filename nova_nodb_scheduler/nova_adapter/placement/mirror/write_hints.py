@@ -4,7 +4,8 @@
 All of Nova's writes go through four methods of ``SchedulerReportClient``, in
 every supported release; they are wrapped, as the objects are. After Nova's call,
 whatever became of it, the providers and consumers it named are told to one
-observer, which must neither block nor raise. What Nova gets is its own.
+observer, which must neither block nor raise. Before it, the observer may say what it
+knows then. What Nova gets is its own.
 
 Nova's threads only add names to a bounded set; one thread, started with the first
 name in the process that has it, publishes them as records of namespace
@@ -28,6 +29,7 @@ from nova.scheduler.client import report
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.store import store_snapshot
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 
@@ -44,25 +46,37 @@ class ObservedWrite:
         to have given new consumers exactly these and done nothing else
     :param providers: providers that it touched otherwise
     :param consumers: consumers whose former providers it does not name
+    :param before: what was known before it was sent; None where nobody said
     """
 
     placed: Mapping[str, Mapping[str, Mapping[str, int]]] = attrs.field(factory=dict)
     providers: frozenset[str] = frozenset()
     consumers: frozenset[str] = frozenset()
+    before: store_snapshot.Snapshot | None = attrs.field(default=None, eq=False, repr=False)
 
 
 Observer = Callable[[ObservedWrite], None]
+#: Asked before a write is sent what is known; must neither block nor raise.
+Before = Callable[[], store_snapshot.Snapshot | None]
+
+
+def nothing_known() -> None:
+    """Say nothing of what is known before a write."""
+
 
 _observer: Observer | None = None
+_before: Before = nothing_known
 
 
-def install(observer: Observer | None) -> None:
+def install(observer: Observer | None, before: Before = nothing_known) -> None:
     """Tell an observer of the writes of this process; None: nobody.
 
     Idempotent. Tests that replace the client's methods call it afterwards.
+
+    :param before: see :attr:`ObservedWrite.before`
     """
-    global _observer
-    _observer = observer
+    global _observer, _before
+    _observer, _before = observer, before
     if observer is None:
         return
     for name in _WRITES:
@@ -73,9 +87,9 @@ def install(observer: Observer | None) -> None:
 
 def uninstall(observer: Observer) -> None:
     """Stop telling an observer; no-op if it was replaced by another."""
-    global _observer
+    global _observer, _before
     if _observer == observer:
-        _observer = None
+        _observer, _before = None, nothing_known
 
 
 def _observed(name: str, method: Any) -> Any:
@@ -93,6 +107,7 @@ def observe(url: str, body: Any, call: Callable[[], Any]) -> Any:
 
     For calls beside the client's methods, which do so themselves.
     """
+    before = _known_before() if _observer is not None else None
     succeeded = False
     try:
         response = call()
@@ -103,15 +118,24 @@ def observe(url: str, body: Any, call: Callable[[], Any]) -> Any:
         raise
     finally:
         if _observer is not None and not refused:
-            _tell(url, body, succeeded=succeeded)
+            _tell(url, body, before, succeeded=succeeded)
     return response
 
 
-def _tell(url: str, body: Any, *, succeeded: bool) -> None:
+def _known_before() -> store_snapshot.Snapshot | None:
+    try:
+        return _before()
+    except Exception:
+        # Nothing known is what any write may be told with. Nova's call must not fail for it.
+        LOG.exception("Could not note what is known before a write to Placement.")
+        return None
+
+
+def _tell(url: str, body: Any, before: store_snapshot.Snapshot | None, *, succeeded: bool) -> None:
     try:
         write = read_observed(url, body, succeeded=succeeded)
         if write is not None and _observer is not None:
-            _observer(write)
+            _observer(attrs.evolve(write, before=before))
     except Exception:
         # The sweep finds what was not told. Nova's call must not fail for it.
         LOG.exception("Could not tell of a write to Placement.")

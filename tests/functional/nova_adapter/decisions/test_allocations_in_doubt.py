@@ -133,6 +133,62 @@ class NewServersTest(InDoubtCase):
         self.assertEqual({}, self.usages(self.host))
         self.assertTrue(self.own.is_in_doubt(wanted))
 
+    def late(self) -> None:
+        """Have a server's first write come later, behind a second one that is taken back."""
+        late: list[Callable[[], Any]] = []
+
+        def keep(call: Callable[[], Any]) -> Any:
+            late.append(call)
+            raise keystone.ConnectTimeout
+
+        self.client.faults["post"] = [keep]
+        wanted = self.wanted(self.host)
+        self.assertEqual({self.server: placing.AllocationResult.WRITTEN}, self.write(wanted))
+        self.own.remove([wanted], self.now + LONG)
+        self.assertEqual({}, self.held(self.server))
+        self.comes = late[0]
+
+    def test_what_comes_before_the_next_host_is_written_is_not_added_to(self) -> None:
+        self.late()
+        self.comes()
+        other = self.provider(VCPU=2)
+        self.assertEqual(
+            {self.server: placing.AllocationResult.WRITTEN}, self.write(self.wanted(other))
+        )
+        self.assertEqual({other: {"VCPU": 1}}, self.held(self.server))
+        self.assertEqual({}, self.usages(self.host))
+
+    def test_what_comes_behind_the_next_host_is_refused(self) -> None:
+        self.late()
+        other = self.provider(VCPU=2)
+        self.write(self.wanted(other))
+        self.assertEqual(409, self.comes().status_code)
+        self.assertEqual({other: {"VCPU": 1}}, self.held(self.server))
+
+    def test_what_cannot_be_taken_back_before_the_next_host_ends_the_request(self) -> None:
+        self.late()
+        self.comes()
+        other = self.wanted(self.provider(VCPU=2))
+
+        # The write for the next host is answered, and nothing else.
+        def once(call: Callable[[], Any]) -> Any:
+            self.unanswered("post")
+            return call()
+
+        self.client.faults["post"] = [once]
+        self.assertEqual({self.server: placing.AllocationResult.GIVEN_UP}, self.write(other))
+        self.assertEqual({self.host: {"VCPU": 1}}, self.held(self.server))
+        self.answered()
+        self.own.end_left(self.now + LONG)
+        self.assertEqual({}, self.held(self.server))
+
+    def test_what_another_gave_the_server_meanwhile_stays(self) -> None:
+        self.late()
+        third, other = self.provider(VCPU=1), self.provider(VCPU=2)
+        self.assertEqual(204, self.put(placement_cloud.server(third, self.server)).status_code)
+        self.write(self.wanted(other))
+        self.assertIn(third, self.held(self.server))
+
     def test_what_cannot_be_taken_back_is_in_doubt_until_it_is(self) -> None:
         wanted = self.wanted(self.host)
         self.write(wanted)

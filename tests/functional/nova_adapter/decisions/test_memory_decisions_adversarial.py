@@ -134,8 +134,9 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             answer = own(url, *args, **kwargs)
             if url == f"/resource_providers/{node}/allocations" and not read:
                 read.append(url)
+                before = own_writes.before()
                 self.allocated("h1", rival)
-                own_writes.wrote({node: {rival: {"VCPU": 1}}})
+                own_writes.wrote({node: {rival: {"VCPU": 1}}}, before)
                 own_writes.flush()
             return answer
 

@@ -272,13 +272,16 @@ class BesideKeepersTest(BulkCase):
         roots = self.populate()
         self.fill()
         page = Paused(self.database)
-        consumer = self.allocate(roots[1])
         own = own_writes.OwnWrites(
             self.synchronizer,
             self.plugin.publisher(self.synchronizer, known_namespaces.PLACEMENT),
+            self.store_.snapshot,
             lambda names: None,
         )
-        own.wrote({roots[1]: {consumer: {"VCPU": 1}}})
+        self.follow()
+        before = own.before()
+        consumer = self.allocate(roots[1])
+        own.wrote({roots[1]: {consumer: {"VCPU": 1}}}, before)
         own.flush()
         result = self.fill(database=page)
         self.assertEqual(1, result.newer)

@@ -32,8 +32,16 @@ class HintCase(mirror_cloud.MirrorCase):
         self.own = own_writes.OwnWrites(
             self.synchronizer,
             self.plugin.publisher(self.synchronizer, known_namespaces.PLACEMENT),
+            self.store_.snapshot,
             self.hinted.extend,
         )
+
+    def write_own(self, key: str, consumer: str | None = None) -> str:
+        """Have a new consumer take 1 VCPU of a provider, by a call of this process."""
+        before = self.own.before()
+        consumer = self.allocate(key, consumer)
+        self.own.wrote(self.placed(consumer, key=key), before)
+        return consumer
 
     def writer(self) -> write_hints.HintWriter:
         """Return a writer of hints that the test flushes."""
@@ -41,14 +49,18 @@ class HintCase(mirror_cloud.MirrorCase):
         made._ensure_started = lambda: None  # type: ignore[method-assign]
         return made
 
-    def observe(self, observer: write_hints.Observer) -> None:
+    def observe(
+        self,
+        observer: write_hints.Observer,
+        before: write_hints.Before = write_hints.nothing_known,
+    ) -> None:
         """Have the writes of Nova's report client told, over the fixture's methods."""
         own = {name: getattr(report.SchedulerReportClient, name) for name in ("put", "post")}
         own["delete"] = report.SchedulerReportClient.delete
         for name, method in own.items():
             self.addCleanup(setattr, report.SchedulerReportClient, name, method)
         self.addCleanup(mirror_assembly.install, None)
-        mirror_assembly.install(observer)
+        mirror_assembly.install(observer, before)
 
     def placed(self, *consumers: str, key: str) -> dict[str, dict[str, dict[str, int]]]:
         return {key: {consumer: {"VCPU": 1} for consumer in consumers}}
@@ -57,12 +69,13 @@ class HintCase(mirror_cloud.MirrorCase):
 class OwnWriteTest(HintCase):
     def test_an_own_write_that_was_alone_is_proved_by_its_generation(self) -> None:
         consumers = [str(uuid.uuid4()) for _ in range(3)]
+        before = self.own.before()
         self.ask(
             "post",
             "/allocations",
             self.new_consumers(dict.fromkeys(consumers, self.roots[0])),
         )
-        self.own.wrote(self.placed(*consumers, key=self.roots[0]))
+        self.own.wrote(self.placed(*consumers, key=self.roots[0]), before)
         self.own.flush()
         self.assert_mirrored()
         self.turns(self.kept, 60)
@@ -72,9 +85,8 @@ class OwnWriteTest(HintCase):
         self.assertEqual([], self.hinted)
 
     def test_an_own_write_raced_by_a_foreign_one_is_found_and_read(self) -> None:
-        own = self.allocate(self.roots[0])
+        self.write_own(self.roots[0])
         self.allocate(self.roots[0])
-        self.own.wrote(self.placed(own, key=self.roots[0]))
         self.own.flush()
         self.assertNotEqual(self.real(), self.mirrored())
         self.turns(self.kept, 60)
@@ -87,14 +99,13 @@ class OwnWriteTest(HintCase):
 
         def listing(query: str = "") -> Any:
             found = listed(query)
-            consumer = self.allocate(self.roots[0])
-            self.own.wrote(self.placed(consumer, key=self.roots[0]))
+            self.write_own(self.roots[0])
             self.own.flush()
             self.follow()
             return found
 
         self.kept._reader.listing = listing  # type: ignore[method-assign]
-        self.own.wrote(self.placed(self.allocate(self.roots[0]), key=self.roots[0]))
+        self.write_own(self.roots[0])
         self.clock.now += 58
         self.own.flush()
         self.turns(self.kept, 2)
@@ -105,10 +116,19 @@ class OwnWriteTest(HintCase):
         self.assertLessEqual(self.calls["allocations"], 1)
 
     def test_a_write_that_was_read_before_it_was_added_is_added_once(self) -> None:
-        consumer = self.allocate(self.roots[0])
+        self.write_own(self.roots[0])
         self.turns(self.kept, 60)
-        self.own.wrote(self.placed(consumer, key=self.roots[0]))
         self.own.flush()
+        self.assert_mirrored()
+
+    def test_a_server_that_was_deleted_before_its_write_is_added_hides_nothing(self) -> None:
+        """Its generation is in the record by then; a second one would be the operator's."""
+        self.free(self.write_own(self.roots[0]))
+        self.turns(self.kept, 60)
+        self.own.flush()
+        self.assertEqual([self.roots[0]], self.hinted)
+        self.traits(self.roots[0], "HW_CPU_X86_AVX2")
+        self.turns(self.kept, 60)
         self.assert_mirrored()
 
     def test_a_reading_older_than_an_own_write_does_not_undo_it(self) -> None:
@@ -117,8 +137,7 @@ class OwnWriteTest(HintCase):
         def record(root: str, members: Any) -> Any:
             found = read(root, members)
             if root == self.roots[0]:
-                consumer = self.allocate(root)
-                self.own.wrote(self.placed(consumer, key=root))
+                self.write_own(root)
                 self.own.flush()
             return found
 
@@ -138,6 +157,7 @@ class OwnWriteTest(HintCase):
         crowded = own_writes.OwnWrites(
             self.synchronizer,
             self.plugin.publisher(self.synchronizer, known_namespaces.PLACEMENT),
+            self.store_.snapshot,
             self.hinted.extend,
             limit=1,
         )
@@ -146,8 +166,7 @@ class OwnWriteTest(HintCase):
         self.assertEqual([child, self.roots[1]], self.hinted)
 
     def test_own_writes_wait_for_a_back_end_that_is_down(self) -> None:
-        consumer = self.allocate(self.roots[0])
-        self.own.wrote(self.placed(consumer, key=self.roots[0]))
+        self.write_own(self.roots[0])
         self.hub.faults.go_down()
         with self.assertRaises(errors.BackendUnavailable):
             self.own.flush()
@@ -168,7 +187,7 @@ class FeedTest(HintCase):
 
     def boot(self) -> Any:
         made = self.instance(cloud.CELL1, "h1")
-        self.own.wrote(self.placed(self.allocate(self.roots[0], made.uuid), key=self.roots[0]))
+        self.write_own(self.roots[0], made.uuid)
         self.own.flush()
         return made
 
@@ -239,7 +258,7 @@ class ObservedTest(HintCase):
 
     def test_a_claim_for_a_new_server_is_told_as_placed(self) -> None:
         seen: list[write_hints.ObservedWrite] = []
-        self.observe(seen.append)
+        self.observe(seen.append, self.own.before)
         consumer = str(uuid.uuid4())
         request = {"allocations": {self.roots[0]: {"resources": {"VCPU": 1}}}}
         client = report.SchedulerReportClient(adapter=mirror_cloud.NoAdapter())
@@ -248,7 +267,7 @@ class ObservedTest(HintCase):
         )
         self.assertTrue(claimed)
         self.assertEqual([self.placed(consumer, key=self.roots[0])], [w.placed for w in seen])
-        self.own.wrote(seen[0].placed)
+        self.own.observe(seen[0])
         self.own.flush()
         self.assert_mirrored()
 

@@ -276,6 +276,7 @@ class AnySequenceTest(mirror_cloud.MirrorCase):
         self.own = own_writes.OwnWrites(
             self.synchronizer,
             self.plugin.publisher(self.synchronizer, known_namespaces.PLACEMENT),
+            self.store_.snapshot,
             self.kept.look_at,
         )
         self.consumers: dict[str, str] = {}
@@ -284,11 +285,12 @@ class AnySequenceTest(mirror_cloud.MirrorCase):
     def act_allocate(self) -> None:
         key = self.dice.choice(self.roots)
         placed = {str(uuid.uuid4()): key for _ in range(self.dice.randint(1, 2))}
+        before = self.own.before()
         done = self.client.post("/allocations", self.new_consumers(placed), version="1.36")
         if done.status_code == 204:
             self.consumers.update(placed)
             if self.dice.random() < 0.7:
-                self.own.wrote({key: {consumer: {"VCPU": 1} for consumer in placed}})
+                self.own.wrote({key: {consumer: {"VCPU": 1} for consumer in placed}}, before)
 
     def act_free(self) -> None:
         if self.consumers:

@@ -19,20 +19,21 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
 )
 
 TREES = ("a", "b", "c")
+TreeMark = tree_conditions.TreeMark
 
 
 @attrs.define(eq=False)
 class _Condition:
     """What one request was chosen for; what a process's calls showed is all conditions'."""
 
-    wanted: Mapping[str, str]
-    shown: dict[str, str]
-    ever: set[tuple[str, str]] = attrs.field(factory=set)
+    wanted: Mapping[str, TreeMark]
+    shown: dict[str, TreeMark]
+    ever: set[tuple[str, TreeMark]] = attrs.field(factory=set)
 
-    def marks(self) -> Mapping[str, str]:
+    def marks(self) -> Mapping[str, TreeMark]:
         return {root: mark for root, mark in self.wanted.items() if self.shown.get(root) != mark}
 
-    def held(self, marks: Mapping[str, str]) -> None:
+    def held(self, marks: Mapping[str, TreeMark]) -> None:
         self.shown.update(marks)
         self.ever.update(marks.items())
 
@@ -42,10 +43,12 @@ class _Placement:
     """Trees by their generations, each moved by one with each call that writes to it.
 
     :param judges: of each call that comes whether its process knows conditions
+    :param contents: of all trees
     """
 
     generations: dict[str, int]
     judges: list[bool]
+    contents: str = "now"
     calls: int = 0
     #: Of each server its tree's generation when it was written.
     written: dict[str, int] = attrs.field(factory=dict)
@@ -54,12 +57,14 @@ class _Placement:
         self,
         servers: Sequence[placement_replies.NewServer],
         request_id: str | None = None,
-        marks: Mapping[str, str] | None = None,
+        marks: Mapping[str, TreeMark] | None = None,
     ) -> placement_replies.Reply:
         self.calls += 1
         judges = bool(marks) and (not self.judges or self.judges.pop(0))
         differing = {
-            root for root, mark in (marks or {}).items() if str(self.generations[root]) != mark
+            root
+            for root, mark in (marks or {}).items()
+            if str(self.generations[root]) != mark.generations and mark.contents != self.contents
         }
         if judges and differing:
             return placement_replies.DifferingTrees(frozenset(differing), "")
@@ -75,8 +80,15 @@ def _server(tree: str) -> placement_replies.NewServer:
     return placement_replies.NewServer(str(uuid.uuid4()), request, "project", "user")
 
 
+def _only(tree: str) -> dict[str, TreeMark]:
+    return {tree: TreeMark("1")}
+
+
 REQUESTS = st.lists(
-    st.tuples(st.lists(st.sampled_from(TREES), min_size=1, max_size=3), st.integers(0, 2)),
+    st.tuples(
+        st.lists(st.sampled_from(TREES), min_size=1, max_size=3),
+        st.builds(TreeMark, st.sampled_from("012"), st.sampled_from(["", "before", "now"])),
+    ),
     min_size=1,
     max_size=6,
 )
@@ -85,21 +97,21 @@ REQUESTS = st.lists(
 class SharedCallsTest(testtools.TestCase):
     @given(REQUESTS, st.lists(st.booleans(), max_size=4))
     def test_each_is_written_for_what_it_was_chosen_for_or_is_told(
-        self, requests: list[tuple[list[str], int]], judges: list[bool]
+        self, requests: list[tuple[list[str], TreeMark]], judges: list[bool]
     ) -> None:
-        shown: dict[str, str] = {}
-        ever: set[tuple[str, str]] = set()
+        shown: dict[str, TreeMark] = {}
+        ever: set[tuple[str, TreeMark]] = set()
         placement = _Placement(dict.fromkeys(TREES, 1), list(judges))
         parts = [
             shared_calls.RequestPart(
                 tuple(_server(tree) for tree in trees),
                 None,
-                _Condition({tree: str(generation) for tree in trees}, shown, ever),
+                _Condition(dict.fromkeys(trees, mark), shown, ever),
             )
-            for trees, generation in requests
+            for trees, mark in requests
         ]
         replies = shared_calls.write_batch(placement.post, parts)
-        for part, reply, (trees, generation) in zip(parts, replies, requests, strict=True):
+        for part, reply, (trees, mark) in zip(parts, replies, requests, strict=True):
             written = [server.consumer in placement.written for server in part.servers]
             if isinstance(reply, placement_replies.DifferingTrees):
                 self.assertFalse(any(written))
@@ -109,18 +121,18 @@ class SharedCallsTest(testtools.TestCase):
             self.assertTrue(all(written))
             if reply.compared:
                 # As it was written, or as one of these that was chosen for the same was.
-                self.assertLessEqual({(tree, str(generation)) for tree in trees}, ever)
+                self.assertLessEqual({(tree, mark) for tree in trees}, ever)
         if all(judges):
-            current = [n for n, (_, generation) in enumerate(requests) if generation == 1]
-            if len({generation for _, generation in requests}) == 1 and current:
+            marks = {mark for _, mark in requests}
+            if marks == {TreeMark("1")} or {mark.contents for mark in marks} == {"now"}:
                 self.assertEqual(1, placement.calls)
         self.assertLessEqual(placement.calls, 2 * len(requests))
 
     def test_one_stale_tree_refuses_only_those_that_were_chosen_for_it(self) -> None:
-        shown: dict[str, str] = {}
+        shown: dict[str, TreeMark] = {}
         placement = _Placement({"a": 1, "b": 2, "c": 1}, [])
         parts = [
-            shared_calls.RequestPart((_server(tree),), None, _Condition({tree: "1"}, shown))
+            shared_calls.RequestPart((_server(tree),), None, _Condition(_only(tree), shown))
             for tree in TREES
         ]
         replies = shared_calls.write_batch(placement.post, parts)
@@ -134,7 +146,7 @@ class SharedCallsTest(testtools.TestCase):
         names = [f"tree-{number}" for number in range(2 * tree_conditions.MOST_TREES)]
         placement = _Placement(dict.fromkeys(names, 1), [])
         parts = [
-            shared_calls.RequestPart((_server(tree),), None, _Condition({tree: "1"}, {}))
+            shared_calls.RequestPart((_server(tree),), None, _Condition(_only(tree), {}))
             for tree in names
         ]
         shared_calls.write_batch(placement.post, parts)

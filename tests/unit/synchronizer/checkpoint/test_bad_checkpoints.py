@@ -6,6 +6,7 @@ import random
 import stat
 import struct
 import tracemalloc
+import uuid
 
 import attrs
 import numpy as np
@@ -60,7 +61,7 @@ class Case(test_restart.Case):
     def page(self):
         for kind, body in self.frames():
             if kind == checkpoint_format.ROWS:
-                name, page = checkpoint_format.page_of(kind, body)
+                name, page = checkpoint_format.PageReader().page(kind, body)
                 if name == "pools":
                     return page
         raise AssertionError("no page")
@@ -139,17 +140,50 @@ class TestDamage(Case):
                 for name in ("revisions", "versions", "owners", "places")
             },
         )
-        sound = checkpoint_format.page_frame("pools", one)
+        sound = checkpoint_format.PageWriter().frame("pools", one)
         self.write_frames([*self.frames(), sound])
         believed = self.scheduler(identity="three")
         while believed.replicator.followed() is None:
             believed.replicator.step()
         self.assertIn("only-here", believed.states())
         believed.end()
-        wrong = checkpoint_format.page_frame("pools", attrs.evolve(one, keys=["k1"]))
+        wrong = checkpoint_format.PageWriter().frame("pools", attrs.evolve(one, keys=["k1"]))
         self.write_frames([*self.frames(), sound, wrong])
         made = self.check_refused(RefusalReason.DAMAGED)
         self.assertNotIn("only-here", made.states())
+
+
+class TestServersThatComeTwice(Case):
+    """Their keys are bytes, which are looked at together in the end."""
+
+    SERVERS = attrs.evolve(restarts.POOLS, name="servers", uuid_keys=True)
+
+    def scheduler(self, **more):
+        return super().scheduler(declared=(*restarts.DECLARED, self.SERVERS), **more)
+
+    def setUp(self):
+        super().setUp()
+        for number in range(5):
+            self.put(f"{uuid.UUID(int=number << 70)}@cell", number, namespace=self.SERVERS)
+        self.saved()
+        self.sound = self.path.read_bytes()
+
+    def test_a_server_that_stands_in_two_pages_leaves_nothing_of_what_was_read_before(self):
+        frames = self.frames()
+        [(at, page)] = [
+            (at, frame)
+            for at, frame in enumerate(frames)
+            if frame[0] == checkpoint_format.ROWS
+            and checkpoint_format.PageReader().page(*frame)[0] == "servers"
+        ]
+        for changed in ([*frames, page], [*frames[:at], page, *frames[at:]]):
+            self.write_frames(changed)
+            made = self.check_refused(RefusalReason.DAMAGED)
+            self.assertEqual(5, len(made.states(self.SERVERS)))
+        self.write_frames(frames)
+        made = self.scheduler(identity="three")
+        made.catch_up()
+        self.assertEqual([checkpoint_contract.RESTORED], made.meter.starts)
 
 
 class TestForeign(Case):
@@ -276,9 +310,9 @@ class TestHostile(Case):
         frames = []
         for kind, body in self.frames():
             if kind == checkpoint_format.ROWS:
-                name, _page = checkpoint_format.page_of(kind, body)
+                name, _page = checkpoint_format.PageReader().page(kind, body)
                 if name == "pools":
-                    kind, body = checkpoint_format.page_frame(namespace, page)
+                    kind, body = checkpoint_format.PageWriter().frame(namespace, page)
             frames.append((kind, body))
         self.write_frames(frames)
         self.check_refused(RefusalReason.DAMAGED)
@@ -314,6 +348,7 @@ class TestHostile(Case):
     def test_pages_whose_columns_are_others(self):
         page = self.page()
         columns = dict(page.columns)
+        no_texts = stored_pages.ToldTexts([1, 2, 3])
         codes = columns["zone"].codes.copy()
         codes[0] = 99
         for changed in (
@@ -323,7 +358,7 @@ class TestHostile(Case):
             {**columns, "zone": columns["free"]},
             {**columns, "zone": attrs.evolve(columns["zone"], codes=codes)},
             {**columns, "zone": attrs.evolve(columns["zone"], codes=-1 - codes)},
-            {**columns, "zone": attrs.evolve(columns["zone"], texts=[1, 2, 3])},
+            {**columns, "zone": attrs.evolve(columns["zone"], texts=no_texts)},
             {**columns, "on": np.full(300, 2, np.uint8).view(np.bool_)},
             {"free": columns["free"]},
         ):
@@ -346,7 +381,7 @@ class TestHostile(Case):
             records.Record(name, 0, 5, codec.encode({}, restarts.V1)),
             records.Record(records.RecordKey("groups", "a\tb"), 1, 5, b"x"),
         ):
-            body = checkpoint_format.page_frame(record.key.namespace, [record])
+            body = checkpoint_format.PageWriter().frame(record.key.namespace, [record])
             self.write_frames([*frames, body])
             self.check_refused(RefusalReason.DAMAGED, str(record))
 
@@ -373,7 +408,8 @@ class TestHostile(Case):
         ):
             tracemalloc.start()
             try:
-                self.assertRaises(checkpoint_format.Damaged, checkpoint_format.page_of, kind, body)
+                reader = checkpoint_format.PageReader()
+                self.assertRaises(checkpoint_format.Damaged, reader.page, kind, body)
                 _now, peak_bytes = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()

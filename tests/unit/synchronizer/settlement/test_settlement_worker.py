@@ -524,6 +524,22 @@ class GroupsTest(SettlingCase):
         self.world.settle(LATER)
         self.assertEqual(set(), self.members())
 
+    def test_a_place_on_a_host_that_is_not_published_yet_stays_while_anything_is_allocated(self):
+        """Early in an epoch nobody can tell whether that is on the host."""
+        self.join("x", host="n9", place="h9")
+        for _ in range(3):
+            self.world.settle(LATER)
+        self.assertEqual({("x", "h9")}, self.members())
+        self.world.instance("x", "h1", vm_state="active")
+        for _ in range(8):
+            self.world.settle(LATER)
+        self.assertEqual(set(), self.members())
+        self.join("y", host="n9", place="h9")
+        self.world.allocations.clear()
+        for _ in range(3):
+            self.world.settle(LATER)
+        self.assertEqual(set(), self.members())
+
     def test_a_request_older_than_a_member_meets_its_place_all_the_same(self):
         asked = requests.Group("g", "anti-affinity", members=frozenset(["y"]))
         self.join("x")
