@@ -35,7 +35,7 @@ class Seen:
 class Observations:
     """All servers so far. Takes samples one by one; one thread."""
 
-    def __init__(self, told: grants.Withdrawals = tuple) -> None:
+    def __init__(self, told: grants.Told = tuple) -> None:
         self.servers: dict[str, Seen] = {}
         self._grants = grants.Grants(told)
         self.samples = 0
@@ -116,7 +116,7 @@ class Watch:
     def __init__(
         self,
         take: Callable[[], snapshot_module.Snapshot],
-        told: grants.Withdrawals = tuple,
+        told: grants.Told = tuple,
     ) -> None:
         self._take = take
         self._lock = threading.Lock()
