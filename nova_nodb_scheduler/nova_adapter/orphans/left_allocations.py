@@ -185,11 +185,10 @@ class LeftAllocations:
     ) -> None:
         """Have the back end tell of which of this process's requests are over."""
         over: dict[str, dict[str, str]] = {}
-        until = self._clock() - self._over_seconds
         for each in left:
             read = held.get(each.host)
             told = read.lapsed.get(each.consumer) if read is not None else None
-            if not each.lost and each.since < until and told and told.writer == self._writer:
+            if self._is_over(each) and told and told.writer == self._writer:
                 over.setdefault(each.host, {})[each.consumer] = told.claim_id
         if over:
             lapsed_claims.give_up(self._synchronizer, self._cache, over, self._writer)
@@ -252,12 +251,20 @@ class LeftAllocations:
             read.with_lapsed({left.consumer: self._held(left)}) is not read
         )
 
+    def _is_over(self, left: LeftAllocation) -> bool:
+        """Say whether its request, of this process, has ended for certain."""
+        return not left.lost and left.since < self._clock() - self._over_seconds
+
+    def _own_name(self, left: LeftAllocation) -> str:
+        own = self._writer
+        return f"{lapsed_claims.GIVEN_UP}:{own}" if self._is_over(left) else own
+
     def _held(self, left: LeftAllocation) -> model.HeldClaim:
         return model.HeldClaim(
             left.resources,
             model.ClaimState.PENDING,
             str(uuid.uuid4()),
-            left.writer or self._writer,
+            left.writer or self._own_name(left),
             self._now_seconds(),
         )
 
