@@ -36,7 +36,7 @@ class StoreViews:
 
     def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
         """See :class:`.ledger_claimer.ClaimViews`."""
-        moment = self._moment()
+        moment = replicator.followed_snapshot(self._store, self._follower)
         if moment is None:
             return None
         cursor, snapshot = moment
@@ -53,21 +53,11 @@ class StoreViews:
         self, keys: Iterable[records.RecordKey]
     ) -> tuple[str, Iterable[records.Record]] | None:
         """Return the epoch, and the records of some keys that the feed has brought by now."""
-        moment = self._moment()
+        moment = replicator.followed_snapshot(self._store, self._follower)
         if moment is None:
             return None
         cursor, snapshot = moment
         return cursor.epoch, list(filter(None, map(ClaimsShown(snapshot).record, keys)))
-
-    def _moment(self) -> tuple[records.Cursor, snapshot_module.Snapshot] | None:
-        """Return how far the feed was followed, and what it brought; None if it is not."""
-        generation = self._follower.generation
-        # First the cursor: the snapshot holds all up to it, and perhaps more.
-        cursor = self._follower.followed()
-        snapshot = self._store.snapshot()
-        if cursor is None or generation != self._follower.generation:
-            return None
-        return cursor, snapshot
 
     def members(self, group: requests.Group) -> group_rules.Known:
         """See :class:`.ledger_claimer.ClaimViews`: where members stand and move."""

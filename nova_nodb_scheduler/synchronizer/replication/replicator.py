@@ -611,3 +611,19 @@ class Replicator:
 
 def _age(now: float, then: float | None) -> float | None:
     return None if then is None else max(0.0, now - then)
+
+
+def followed_snapshot(
+    store: host_state_store.HostStateStore, follower: Replicator
+) -> tuple[records.Cursor, store_snapshot.Snapshot] | None:
+    """Return how far the feed was followed, and what it brought; None if it is not.
+
+    :param store: the one that is kept
+    """
+    generation = follower.generation
+    # First the cursor: the snapshot holds all up to it, and perhaps more.
+    cursor = follower.followed()
+    snapshot = store.snapshot()
+    if cursor is None or generation != follower.generation:
+        return None
+    return cursor, snapshot

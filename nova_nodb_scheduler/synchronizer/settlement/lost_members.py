@@ -240,7 +240,7 @@ class LostMembers(group_places.MemberMemory):
         :raises BackendUnavailable: it is noted later
         """
         self._forget_old()
-        moment = self._moment()
+        moment = replicator.followed_snapshot(self._store, self._follower)
         if moment is None or not self._lost:
             return False
         cursor, snapshot = moment
@@ -269,15 +269,6 @@ class LostMembers(group_places.MemberMemory):
                 {"count": count},
             )
         return len(due) == _TURN_GROUPS
-
-    def _moment(self) -> tuple[records.Cursor, store_snapshot.Snapshot] | None:
-        """Return how far the feed was followed, and what it brought; None if it is not."""
-        generation = self._follower.generation
-        cursor = self._follower.followed()
-        snapshot = self._store.snapshot()
-        if cursor is None or generation != self._follower.generation:
-            return None
-        return cursor, snapshot
 
     def _due(
         self, cursor: records.Cursor, snapshot: store_snapshot.Snapshot
