@@ -80,13 +80,9 @@ _NOT_BUILT = re.compile(
     # Its first words to its conductor were lost, before or behind what ends the task.
     r"|Successfully reverted task state from (?:None|scheduling) on failure for instance)"
 )
-_NOT_FREED = re.compile(
-    rf"Placement API service is not responding\..*?/allocations/(?P<server>{_UUID})\b"
-    rf"|Unable to delete allocation for instance (?P<failed>{_UUID})"
-)
-_UNANSWERED = re.compile(
-    rf"Placement API service is not responding\..*?/allocations/(?P<consumer>{_UUID})\b"
-)
+_SILENT = rf"Placement API service is not responding\..*?/allocations/(?P<consumer>{_UUID})\b"
+_NOT_FREED = re.compile(rf"{_SILENT}|Unable to delete allocation for instance (?P<failed>{_UUID})")
+_UNANSWERED = re.compile(_SILENT)
 _NOT_REPLACED = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] Unable to replace resource claim on source host"
 )
@@ -216,7 +212,7 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
             not_built.add(gave_up["server"])
         held = _NOT_FREED.search(line)
         if held:
-            server = held["server"] or held["failed"]
+            server = held["consumer"] or held["failed"]
             if server in not_built:
                 found[server] = Unfreed(server, server, line.strip())
         ended = _TERMINATED.search(line)
@@ -254,8 +250,7 @@ def not_reverted(lines: Iterable[str]) -> dict[str, str]:
 
     With the line that says so; they were deleted meanwhile. See :func:`migrations`.
     """
-    ended = filter(None, map(_NOT_REVERTED.search, lines))
-    return {each["server"]: each.string.strip() for each in ended}
+    return _by_server(_NOT_REVERTED, lines)
 
 
 def migrations(lines: Iterable[str]) -> dict[str, str]:
@@ -277,8 +272,8 @@ class Undone:
 
 def undone(lines: Iterable[str]) -> dict[str, Undone]:
     """Return the servers without theirs by a nova-compute's log, by server."""
-    taken = filter(None, map(_UNALLOCATED.search, lines))
-    return {each["server"]: Undone(each["server"], each.string.strip()) for each in taken}
+    told = _by_server(_UNALLOCATED, lines)
+    return {server: Undone(server, line) for server, line in told.items()}
 
 
 @attrs.frozen
@@ -294,8 +289,8 @@ class Untold:
 
 def untold(lines: Iterable[str]) -> dict[str, Untold]:
     """Return the members that nobody was told of by a scheduler's log, by server."""
-    alone = filter(None, map(_UNTOLD.search, lines))
-    return {each["server"]: Untold(each["server"], each.string.strip()) for each in alone}
+    told = _by_server(_UNTOLD, lines)
+    return {server: Untold(server, line) for server, line in told.items()}
 
 
 def failed_builds(lines: Iterable[str]) -> dict[str, str]:
@@ -304,8 +299,13 @@ def failed_builds(lines: Iterable[str]) -> dict[str, str]:
     Where its conductor or the cell's database is away it can say so to nobody, and the server
     stays as it is.
     """
-    failed = filter(None, map(_NOT_BUILT.search, lines))
-    return {each["server"]: each.string.strip() for each in failed}
+    return _by_server(_NOT_BUILT, lines)
+
+
+def _by_server(pattern: re.Pattern[str], lines: Iterable[str]) -> dict[str, str]:
+    """Return the lines that a pattern finds, by the server that each names."""
+    found = filter(None, map(pattern.search, lines))
+    return {each["server"]: each.string.strip() for each in found}
 
 
 class ServiceLogs(Generic[_Left]):
