@@ -26,6 +26,13 @@ def writes(cluster: cluster_module.Cluster) -> Iterator[records.Write]:
         yield records.Write(records.RecordKey(namespace.name, key), 0, payload)
 
 
+def compute_nodes(cluster: cluster_module.Cluster) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each compute node's key and state."""
+    values = nova_values.NovaValues()
+    for host in cluster.hosts():
+        yield host.node_uuid, _state("1.19", _node(host, values))
+
+
 def _states(cluster: cluster_module.Cluster) -> Iterator[_Named]:
     values = nova_values.NovaValues()
     aggregates = cluster.aggregates()
