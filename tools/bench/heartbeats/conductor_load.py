@@ -195,7 +195,7 @@ def _schedule(
     sample = keys[:: max(1, len(keys) // _SAMPLE)]
     few_nodes = nodes[:: max(1, len(nodes) // _SAMPLE)]
     told: dict[str, float | None] = {}
-    saved: dict[str, str] = {}
+    saved: dict[str, int] = {}
     lags: list[float] = []
     report_lags: list[float] = []
     while True:
@@ -216,12 +216,13 @@ def _schedule(
                 told[key] = seconds
         states = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
         for key in few_nodes:
+            version = states.version_of(key)
+            if version is None or version == saved.get(key):
+                continue
             state = states.state(key)
-            at = None if state is None else state["row"]["updated_at"]
-            if at is not None and at != saved.get(key):
-                if key in saved:
-                    report_lags.append(now - float(at))
-                saved[key] = at
+            if key in saved and state is not None:
+                report_lags.append(now - float(state["row"]["updated_at"]))
+            saved[key] = version
     pipe.send((lags, report_lags))
     os._exit(0)
 
