@@ -84,6 +84,13 @@ class ServerProcess(abc.ABC):
         return f"127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the server; it must have been started."""
+        if self._process is None:
+            raise ServerFailed(f"{self.command()[0]} does not run; start it first")
+        return self._process.pid
+
+    @property
     def log_path(self) -> pathlib.Path:
         return self.directory / "server.log"
 

@@ -362,7 +362,7 @@ def run(arguments: argparse.Namespace, *, journals: bool) -> dict[str, float]:
         time.sleep(arguments.warm_up)
         processes = {
             "conductors": [each.pid for each in conductors],
-            "back end": [int((server.directory / "pid").read_text())],
+            "back end": [server.pid],
             "scheduler": [scheduler.pid],
         }
         scheduler.pipe.send("begin")
