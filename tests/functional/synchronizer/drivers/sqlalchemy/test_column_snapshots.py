@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import unittest.mock
 from typing import Any
 
@@ -14,6 +15,7 @@ from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import reading
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import statements as statements_module
 from nova_nodb_scheduler.synchronizer.replication import ingest, rebuild
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
@@ -186,7 +188,47 @@ class TestColumnsSQLite(sql_databases.SQLiteCase):
 
 
 class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
-    pass
+    def test_pages_that_the_server_cuts_short_are_read_by_rows(self) -> None:
+        """At each byte of a page: in numbers, keys, payloads, and between them."""
+        for number, key in enumerate(KEYS[:3]):
+            self.write(records.RecordKey("pools", key), number)
+        [expected] = self.synchronizer.snapshot(["pools"]).pages
+        self.assertEqual(sorted(KEYS[:3]), expected.keys)
+        whole = sum(map(len, expected.payloads)) + len("".join(expected.keys).encode()) + 3 * 24
+        _writers, readers = self.synchronizer.engines
+        for most_bytes in range(4, whole + 2):
+            with readers.connect() as connection:
+                connection.exec_driver_sql(f"SET SESSION group_concat_max_len = {most_bytes}")
+                with unittest.mock.patch.object(
+                    statements_module, "_columns_by_rows", wraps=statements_module._columns_by_rows
+                ) as by_rows:
+                    page = statements_module.page(connection, "pools", "", 5)
+            self.assertEqual(list(expected), list(page), most_bytes)
+            self.assertEqual(most_bytes < whole, by_rows.called, most_bytes)
+
+    def test_a_value_of_many_records_is_smaller_than_the_server_s_packets(self) -> None:
+        """What is larger it would not cut short, but end the connection."""
+        _writers, readers = self.synchronizer.engines
+        query = "SELECT @@group_concat_max_len, @@max_allowed_packet"
+        with readers.connect() as connection:
+            [(together_bytes, packet_bytes)] = connection.exec_driver_sql(query)
+        self.assertLess(2 << 20, together_bytes)
+        self.assertLessEqual(together_bytes, packet_bytes // 2)
+
+    def test_a_page_comes_as_one_row(self) -> None:
+        for key in KEYS:
+            self.write(records.RecordKey("pools", key), 1)
+        _writers, readers = self.synchronizer.engines
+        with readers.connect() as connection:
+            for count in (2, 12):
+                profile = cProfile.Profile()
+                page = profile.runcall(statements_module.page, connection, "pools", "", count)
+                self.assertEqual(count, len(page))
+                calls = sum(each.callcount for each in profile.getstats())
+                if count == 2:
+                    few = calls
+        # One to read numbers, one to decode the key, and four to enter what was read.
+        self.assertLessEqual(calls - few, 10 * 7)
 
 
 class TestColumnsPostgreSQL(TestColumnsSQLite, sql_databases.PostgreSQLCase):
