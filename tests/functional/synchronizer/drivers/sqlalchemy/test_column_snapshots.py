@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
+import threading
 import unittest.mock
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract
@@ -187,6 +190,10 @@ class TestColumnsSQLite(sql_databases.SQLiteCase):
             self.assertEqual([read[record.key] for record in page], list(page))
 
 
+def _is_read_ahead() -> bool:
+    return any(each.name == "nodb-sql-snapshot" for each in threading.enumerate())
+
+
 class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
     def test_pages_that_the_server_cuts_short_are_read_by_rows(self) -> None:
         """At each byte of a page: in numbers, keys, payloads, and between them."""
@@ -205,6 +212,36 @@ class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
                     page = statements_module.page(connection, "pools", "", 5)
             self.assertEqual(list(expected), list(page), most_bytes)
             self.assertEqual(most_bytes < whole, by_rows.called, most_bytes)
+
+    def test_a_snapshot_that_is_dropped_leaves_no_thread_behind(self) -> None:
+        there = [records.RecordKey(name, key) for name in ("drives", "pools") for key in KEYS]
+        for key in there:
+            self.write(key, 1)
+        pages = self.synchronizer.snapshot().pages
+        taken = [next(pages) for _ in range(3)]
+        self.assertTrue(_is_read_ahead())
+        del pages
+        self.assertFalse(_is_read_ahead())
+        whole = [record for page in self.synchronizer.snapshot().pages for record in page]
+        self.assertEqual(sorted(there), sorted(record.key for record in whole))
+        self.assertEqual([record for page in taken for record in page], whole[:12])
+        self.assertFalse(_is_read_ahead())
+
+    def test_connections_that_end_meanwhile_cost_no_record(self) -> None:
+        """A page is read anew, or the snapshot ends with what says so: never without a page."""
+        there = {records.RecordKey(name, key) for name in ("drives", "pools") for key in KEYS}
+        for key in there:
+            self.write(key, 1)
+        found: set[records.RecordKey] = set()
+        pages = self.synchronizer.snapshot().pages
+        with contextlib.suppress(errors.BackendUnavailable):
+            for page in pages:
+                found |= {record.key for record in page}
+                self.kill_connections()
+            self.assertEqual(there, found)
+        self.assertFalse(_is_read_ahead())
+        whole = [record.key for page in self.synchronizer.snapshot().pages for record in page]
+        self.assertEqual(sorted(there), sorted(whole))
 
     def test_a_value_of_many_records_is_smaller_than_the_server_s_packets(self) -> None:
         """What is larger it would not cut short, but end the connection."""
