@@ -378,12 +378,14 @@ def _all_uuid_bytes(keys: Sequence[str]) -> npt.NDArray[np.uint8] | None:
     texts = np.frombuffer(joined.encode(), np.uint8).reshape(-1, _UUID_CHARACTERS)
     if np.any(texts[:, _IS_DASH] != ord("-")):
         return None
-    digits = texts[:, ~_IS_DASH].tobytes()
+    digits = joined.replace("-", "")
+    if len(digits) != len(keys) * 2 * _UUID_BYTES:
+        return None
     try:
         found = binascii.unhexlify(digits)
     except ValueError:
         return None
-    if found.hex().encode() != digits:
+    if found.hex() != digits:
         return None
     return np.frombuffer(found, np.uint8).reshape(-1, _UUID_BYTES)
 

@@ -203,7 +203,7 @@ class NamespaceContents:
     def coded(self, page: column_layout.StatePage) -> column_layout.StatePage:
         """Return a page with the codes of its texts."""
         cells = [
-            np.array(self.vocabularies[position].codes(values), np.int32)
+            self.vocabularies[position].codes(values)
             if kind is namespaces.Kind.CATEGORY
             else values
             for position, (kind, values) in enumerate(zip(self._kinds, page.cells, strict=True))

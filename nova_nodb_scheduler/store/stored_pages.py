@@ -67,7 +67,7 @@ class ToldTexts(Sequence[str]):
         news = self._texts[len(self._codes) :]
         if news:
             _check_texts(news)
-            self._codes = np.concatenate((self._codes, np.array(own.codes(news), np.int32)))
+            self._codes = np.concatenate((self._codes, own.codes(news)))
         return self._codes
 
 

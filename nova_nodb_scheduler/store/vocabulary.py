@@ -9,7 +9,10 @@ held since the epoch began.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 _MADE_AT_A_TIME = 4096
 
@@ -88,11 +91,12 @@ class Vocabulary:
         self._texts: list[str] = []
         self._codes: dict[str, int] = {}
 
-    def codes(self, texts: Iterable[str]) -> list[int]:
-        """Return the codes of texts, new ones where they have none."""
-        texts = list(texts)
-        found = list(map(self._codes.get, texts))
-        if None in found:
+    def codes(self, texts: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return the codes of texts, shape (n,), new ones where they have none."""
+        try:
+            # Nearly always: hosts and projects of servers are known.
+            return self._known(texts)
+        except KeyError:
             news = [text for text in dict.fromkeys(texts) if text not in self._codes]
             first = len(self._texts)
             # The texts first: a reader that finds a code finds its text.
@@ -100,8 +104,10 @@ class Vocabulary:
             self._codes.update(
                 zip(news, shared_numbers(range(first, first + len(news))), strict=True)
             )
-            found = list(map(self._codes.get, texts))
-        return found  # type: ignore[return-value]
+            return self._known(texts)
+
+    def _known(self, texts: Sequence[str]) -> npt.NDArray[np.int32]:
+        return np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
 
     def code(self, text: str) -> int:
         """Return the code of a text, a new one where it has none."""

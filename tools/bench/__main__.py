@@ -72,7 +72,9 @@ def _start(given: options.Options, console: rich.console.Console) -> int:
     kept = results.Results(given.state / "results")
     for hosts in given.hosts:
         with console.status(f"{hosts} hosts: states of a scheduler that starts"):
-            found = state_starts.measure(hosts, given.state, given.servers_per_host)
+            found = state_starts.measure(
+                hosts, given.state, given.servers_per_host, given.start_database
+            )
             kept.save_start(hosts, found)
     report.show(kept, given)
     return 0

@@ -57,6 +57,7 @@ class Options:
     fit: bool
     start: bool
     servers_per_host: int | None
+    start_database: str | None
     populate_only: bool
     restart: bool
     restart_rate: float
@@ -166,6 +167,12 @@ def parse(arguments: list[str] | None = None) -> Options:
         metavar="N",
         help="servers of each host of --start (0 to 8, about four)",
     )
+    add(
+        "--start-database",
+        metavar="URL",
+        help="an empty database for the records of --start, in place of a file of SQLite's; each "
+        "size wants one of its own",
+    )
     add("--populate-only", action="store_true", help="make the data of each size, measure nothing")
     add(
         "--restart",
@@ -206,6 +213,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         fit=given.fit,
         start=given.start,
         servers_per_host=given.servers_per_host,
+        start_database=given.start_database,
         populate_only=given.populate_only,
         restart=given.restart,
         restart_rate=given.restart_rate,

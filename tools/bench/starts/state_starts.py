@@ -2,10 +2,10 @@
 """Measures how long a scheduler takes to have all host states, with a checkpoint and without.
 
 No Nova and no servers: the records that reporters write of a made cloud stand in an SQLite
-file, and each start is a process of its own. The first one reads everything and writes a
-checkpoint, the second one begins with that. Then the columns by which hosts are chosen are made,
-which is the same work in both. Other parts of a scheduler's start (imports, the proof of each
-cell, the mirror) are in neither.
+file, or in a database that somebody names, and each start is a process of its own. The first
+one reads everything and writes a checkpoint, the second one begins with that. Then the columns by
+which hosts are chosen are made, which is the same work in both. Other parts of a scheduler's
+start (imports, the proof of each cell, the mirror) are in neither.
 """
 
 from __future__ import annotations
@@ -49,16 +49,27 @@ _ROWS_AT_ONCE = 10_000
 _TRIALS = 2
 
 
-def measure(hosts: int, state: pathlib.Path, servers_per_host: int | None = None) -> dict[str, Any]:
+def measure(
+    hosts: int,
+    state: pathlib.Path,
+    servers_per_host: int | None = None,
+    database: str | None = None,
+) -> dict[str, Any]:
     """Measure one size.
 
     :param state: where the records are kept between runs
     :param servers_per_host: of each; None: about four, as elsewhere
+    :param database: URL of one that is empty, or that a former run of this size filled, for
+        the records; None for a file below ``state``
     """
     kept = f"starts-{hosts}" if servers_per_host is None else f"starts-{hosts}-{servers_per_host}"
+    if database is not None:
+        named = sa.make_url(database)
+        kept += f"-{named.get_backend_name()}-{named.host}-{named.port}-{named.database}"
     directory = state / kept
     directory.mkdir(parents=True, exist_ok=True)
-    _apart(_fill, hosts, servers_per_host, directory)
+    url = database or f"sqlite:///{directory / _DATABASE}"
+    _apart(_fill, hosts, servers_per_host, url, directory)
     checkpoint = directory / "checkpoint"
     found: dict[str, Any] = {"hosts": hosts, "load": os.getloadavg()[0]}
     for name in ("without", "with"):
@@ -66,8 +77,10 @@ def measure(hosts: int, state: pathlib.Path, servers_per_host: int | None = None
         for _ in range(_TRIALS):
             if name == "without":
                 shutil.rmtree(checkpoint, ignore_errors=True)
-            trials.append(_apart(_start, directory, checkpoint))
+            trials.append(_apart(_start, url, checkpoint))
         found[name] = min(trials, key=lambda each: each["states_seconds"])
+    if found["without"]["records"] < hosts:
+        raise RuntimeError(f"the database holds other records; remove {directory}, or name another")
     expected = {"without": checkpoint_contract.CheckpointRefusalReason.ABSENT.value}
     expected["with"] = checkpoint_contract.RESTORED
     for name, began in expected.items():
@@ -85,21 +98,21 @@ def _apart(work: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(work, *arguments).result()
 
 
-def _open(directory: pathlib.Path) -> sqlalchemy.SQLAlchemySynchronizer:
-    options = sqlalchemy.SQLOptions(f"sqlite:///{directory / _DATABASE}", timeout_seconds=60.0)
+def _open(url: str) -> sqlalchemy.SQLAlchemySynchronizer:
+    options = sqlalchemy.SQLOptions(url, timeout_seconds=60.0, auto_upgrade=True)
     synchronizer = sqlalchemy.SQLAlchemySynchronizer(options)
     synchronizer.open()
     return synchronizer
 
 
-def _fill(hosts: int, servers_per_host: int | None, directory: pathlib.Path) -> None:
+def _fill(hosts: int, servers_per_host: int | None, url: str, directory: pathlib.Path) -> None:
     """Write the records, unless a former run did."""
     whole = directory / "whole"
     if whole.exists():
         return
     from tools.bench.clouds import feed_records
 
-    synchronizer = _open(directory)
+    synchronizer = _open(url)
     made = cluster_module.Cluster(hosts)
     if servers_per_host is not None:
         made = crowded.CrowdedCluster(hosts, servers_per_host=servers_per_host)
@@ -107,19 +120,21 @@ def _fill(hosts: int, servers_per_host: int | None, directory: pathlib.Path) -> 
     # The first ones as anybody's: they make the epoch.
     synchronizer.write(list(itertools.islice(writes, _WRITES_AT_ONCE)))
     synchronizer.close()
-    _pour(directory, writes)
+    _pour(url, writes)
     whole.touch()
 
 
-def _pour(directory: pathlib.Path, writes: Iterator[records.Write]) -> None:
+def _pour(url: str, writes: Iterator[records.Write]) -> None:
     """Write new records as the driver leaves them, without what it does for those beside it.
 
     By the driver, millions of records take longer than all that is measured.
     """
-    engine = sa.create_engine(f"sqlite:///{directory / _DATABASE}")
+    engine = sa.create_engine(url)
     with engine.begin() as connection:
-        # Keys come in no order: with the few MB of default each row would read and write a page.
-        connection.exec_driver_sql("PRAGMA cache_size = -4194304")
+        if connection.dialect.name == "sqlite":
+            # Keys come in no order: with the few MB of default each row would read and write
+            # a page.
+            connection.exec_driver_sql("PRAGMA cache_size = -4194304")
         version: int = connection.execute(sa.select(schema.sequence.c.version)).scalar_one()
         while batch := list(itertools.islice(writes, _ROWS_AT_ONCE)):
             connection.execute(
@@ -152,8 +167,8 @@ class _Clock:
         return told
 
 
-def _start(directory: pathlib.Path, checkpoint_directory: pathlib.Path) -> dict[str, Any]:
-    synchronizer = _open(directory)
+def _start(url: str, checkpoint_directory: pathlib.Path) -> dict[str, Any]:
+    synchronizer = _open(url)
     declared = declarations.followed(known_namespaces.BUILT_IN)
     store = host_state_store.HostStateStore(
         declared, codec.decode_state, packing=payload_packing.DictionaryPacking

@@ -35,6 +35,10 @@ from nova_nodb_scheduler.synchronizer.drivers.support import transport_security
 
 LOG = logging.getLogger(__name__)
 
+#: What MariaDB and MySQL put together to one value, of a page of records; less where they send
+#: no packet so large. Of larger pages each record is a row.
+_MOST_TOGETHER_BYTES = 16 * 2**20
+
 _SYNCED = "Synced"
 _LOOK = "look at the node's log, or let [nodb_sqlalchemy] connection name another node"
 
@@ -464,8 +468,9 @@ def _prepare_mysql(
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             # In local time the clock would repeat an hour every autumn.
             cursor.execute(
-                "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s",
-                (lock_wait_seconds,),
+                "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = %s, "
+                "group_concat_max_len = LEAST(%s, @@max_allowed_packet DIV 2)",
+                (lock_wait_seconds, _MOST_TOGETHER_BYTES),
             )
             record.info[GALERA] = set_galera_session(cursor, sync_wait)
             # A writer that is paused in its transaction stops all others; the

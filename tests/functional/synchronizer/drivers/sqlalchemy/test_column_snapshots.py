@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
+import threading
 import unittest.mock
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import namespaces, record_columns, records
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import reading
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import statements as statements_module
 from nova_nodb_scheduler.synchronizer.replication import ingest, rebuild
 from nova_nodb_scheduler.wire import codec, payload_packing
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
@@ -185,8 +190,82 @@ class TestColumnsSQLite(sql_databases.SQLiteCase):
             self.assertEqual([read[record.key] for record in page], list(page))
 
 
+def _is_read_ahead() -> bool:
+    return any(each.name == "nodb-sql-snapshot" for each in threading.enumerate())
+
+
 class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
-    pass
+    def test_pages_that_the_server_cuts_short_are_read_by_rows(self) -> None:
+        """At each byte of a page: in numbers, keys, payloads, and between them."""
+        for number, key in enumerate(KEYS[:3]):
+            self.write(records.RecordKey("pools", key), number)
+        [expected] = self.synchronizer.snapshot(["pools"]).pages
+        self.assertEqual(sorted(KEYS[:3]), expected.keys)
+        whole = sum(map(len, expected.payloads)) + len("".join(expected.keys).encode()) + 3 * 24
+        _writers, readers = self.synchronizer.engines
+        for most_bytes in range(4, whole + 2):
+            with readers.connect() as connection:
+                connection.exec_driver_sql(f"SET SESSION group_concat_max_len = {most_bytes}")
+                with unittest.mock.patch.object(
+                    statements_module, "_columns_by_rows", wraps=statements_module._columns_by_rows
+                ) as by_rows:
+                    page = statements_module.page(connection, "pools", "", 5)
+            self.assertEqual(list(expected), list(page), most_bytes)
+            self.assertEqual(most_bytes < whole, by_rows.called, most_bytes)
+
+    def test_a_snapshot_that_is_dropped_leaves_no_thread_behind(self) -> None:
+        there = [records.RecordKey(name, key) for name in ("drives", "pools") for key in KEYS]
+        for key in there:
+            self.write(key, 1)
+        pages = self.synchronizer.snapshot().pages
+        taken = [next(pages) for _ in range(3)]
+        self.assertTrue(_is_read_ahead())
+        del pages
+        self.assertFalse(_is_read_ahead())
+        whole = [record for page in self.synchronizer.snapshot().pages for record in page]
+        self.assertEqual(sorted(there), sorted(record.key for record in whole))
+        self.assertEqual([record for page in taken for record in page], whole[:12])
+        self.assertFalse(_is_read_ahead())
+
+    def test_connections_that_end_meanwhile_cost_no_record(self) -> None:
+        """A page is read anew, or the snapshot ends with what says so: never without a page."""
+        there = {records.RecordKey(name, key) for name in ("drives", "pools") for key in KEYS}
+        for key in there:
+            self.write(key, 1)
+        found: set[records.RecordKey] = set()
+        pages = self.synchronizer.snapshot().pages
+        with contextlib.suppress(errors.BackendUnavailable):
+            for page in pages:
+                found |= {record.key for record in page}
+                self.kill_connections()
+            self.assertEqual(there, found)
+        self.assertFalse(_is_read_ahead())
+        whole = [record.key for page in self.synchronizer.snapshot().pages for record in page]
+        self.assertEqual(sorted(there), sorted(whole))
+
+    def test_a_value_of_many_records_is_smaller_than_the_server_s_packets(self) -> None:
+        """What is larger it would not cut short, but end the connection."""
+        _writers, readers = self.synchronizer.engines
+        query = "SELECT @@group_concat_max_len, @@max_allowed_packet"
+        with readers.connect() as connection:
+            [(together_bytes, packet_bytes)] = connection.exec_driver_sql(query)
+        self.assertLess(2 << 20, together_bytes)
+        self.assertLessEqual(together_bytes, packet_bytes // 2)
+
+    def test_a_page_comes_as_one_row(self) -> None:
+        for key in KEYS:
+            self.write(records.RecordKey("pools", key), 1)
+        _writers, readers = self.synchronizer.engines
+        with readers.connect() as connection:
+            for count in (2, 12):
+                profile = cProfile.Profile()
+                page = profile.runcall(statements_module.page, connection, "pools", "", count)
+                self.assertEqual(count, len(page))
+                calls = sum(each.callcount for each in profile.getstats())
+                if count == 2:
+                    few = calls
+        # One to read numbers, one to decode the key, and four to enter what was read.
+        self.assertLessEqual(calls - few, 10 * 7)
 
 
 class TestColumnsPostgreSQL(TestColumnsSQLite, sql_databases.PostgreSQLCase):
