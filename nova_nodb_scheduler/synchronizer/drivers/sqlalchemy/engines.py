@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import pathlib
+import select
 import stat
 import threading
 import urllib.parse
@@ -383,6 +384,21 @@ def as_writer(connection: sa.Connection) -> sa.Connection:
     """
     connection.info[_WRITER] = True
     return connection
+
+
+def is_silent(connection: sa.Connection) -> bool:
+    """Tell whether the server has said nothing on a connection at rest, not even its end.
+
+    No exchange. What a server sends as it shuts down, or ends a session, is there to be read, and
+    so is the end of the connection itself. False where the client library shows no socket.
+    """
+    socket: Any = getattr(connection.connection.dbapi_connection, "_sock", None)
+    try:
+        readable, _, _ = select.select([socket], [], [], 0)
+    except (OSError, TypeError, ValueError):
+        # None, or closed, or more than select knows.
+        return False
+    return not readable
 
 
 def rows(
