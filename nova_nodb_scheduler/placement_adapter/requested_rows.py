@@ -41,7 +41,7 @@ class RequestedRows:
     :param held: ids of allocations by the consumer's uuid
     """
 
-    providers: dict[str, tuple[int, str, str | None, int]] = attrs.field(factory=dict)
+    providers: dict[str, tuple[int, str, str | None, int | None]] = attrs.field(factory=dict)
     projects: dict[str, int] = attrs.field(factory=dict)
     users: dict[str, int] = attrs.field(factory=dict)
     types: dict[str, int] = attrs.field(factory=dict)
@@ -77,7 +77,12 @@ def read(
 def _put_provider(found: RequestedRows, line: str) -> None:
     number, generation, uuid, name = packed_rows.unpacked(line, 3)
     # What is there begins with a mark.
-    found.providers[uuid] = (int(number), uuid, name[1:] if name else None, int(generation))
+    found.providers[uuid] = (
+        int(number),
+        uuid,
+        name[1:] if name else None,
+        packed_rows.number(generation),
+    )
 
 
 def _put_project(found: RequestedRows, line: str) -> None:
@@ -152,7 +157,9 @@ def _statement() -> Any:
     )
     return sa.union_all(
         branch(
-            _PROVIDER, (of_providers.id, of_providers.generation, of_providers.uuid), name
+            _PROVIDER,
+            (of_providers.id, packed_rows.or_nothing(of_providers.generation), of_providers.uuid),
+            name,
         ).where(of_providers.uuid.in_(named("providers"))),
         branch(_PROJECT, (_PROJECTS.c.id,), _PROJECTS.c.external_id).where(
             _PROJECTS.c.external_id.in_(named("projects"))
