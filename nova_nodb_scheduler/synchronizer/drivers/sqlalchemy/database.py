@@ -101,12 +101,11 @@ class Database:
         one that has rested is asked first, by an exchange; of one that was in use a moment
         ago it is enough that its server has not ended it.
         """
-        with engines.trust.granted():
+        with engines.trust:
             connection = self.engines[0].connect()
-            given_back_at = connection.info.get(_GIVEN_BACK_AT, -math.inf)
-            if not engines.is_silent(connection):
-                connection.invalidate()
-            elif time.monotonic() - given_back_at <= FRESH_SECONDS:
+            rested_since = connection.info.get(_GIVEN_BACK_AT, -math.inf)
+            is_fresh = time.monotonic() - rested_since <= FRESH_SECONDS
+            if is_fresh and engines.is_silent(connection):
                 return connection
             connection.close()
         return self.connect()
@@ -172,7 +171,7 @@ class Database:
         :param connection: in no transaction, and just used
         """
         connection.info[_GIVEN_BACK_AT] = time.monotonic()
-        with engines.trust.granted():
+        with engines.trust:
             connection.close()
 
     @staticmethod
@@ -182,7 +181,7 @@ class Database:
         :param use: writes nothing
         """
         try:
-            with engines.trust.granted():
+            with engines.trust:
                 connection = engine.connect()
             return use(connection)
         except db_exc.DBConnectionError:
