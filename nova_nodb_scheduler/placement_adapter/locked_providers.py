@@ -17,12 +17,14 @@ import sqlalchemy as sa
 from placement.db.sqlalchemy import models
 
 from nova_nodb_scheduler import tree_conditions
+from nova_nodb_scheduler.placement_adapter import packed_rows
 
 _PROVIDERS = models.ResourceProvider.__table__
 _INVENTORIES = models.Inventory.__table__
 _ALLOCATIONS = models.Allocation.__table__
 
 _INVENTORY, _MEMBER = range(2)
+_OF_INVENTORY = str(_INVENTORY)
 
 
 @attrs.frozen
@@ -128,26 +130,25 @@ def read(
     :param classes: ids of resource classes, whose inventories are wanted
     :param roots: uuids of the roots of trees that are to be compared
     """
-    named = {"providers": list(providers), "classes": list(classes)}
-    connection = context.session.connection()
-    if not roots:
-        return LockedProviders(
-            {
-                (number, class_id): LockedInventory(*numbers)
-                for number, class_id, *numbers in connection.execute(_INVENTORIES_ALONE, named)
-            },
-            {},
-        )
+    named: dict[str, list[Any]] = {"providers": list(providers), "classes": list(classes)}
+    query = _INVENTORIES_ALONE
+    if roots:
+        query = _WITH_TREES
+        named["roots"] = list(roots)
     inventories: dict[tuple[int, int], LockedInventory] = {}
     members: dict[int, MemberRow] = {}
-    for kind, uuid, number, *more in connection.execute(
-        _WITH_TREES, {**named, "roots": list(roots)}
-    ):
-        if kind == _INVENTORY:
-            class_id, *numbers = more
-            inventories[number, class_id] = LockedInventory(*numbers)
+    for line, ratio in context.session.connection().execute(query, named):
+        if line[0] == _OF_INVENTORY:
+            *words, used = packed_rows.unpacked(line, 7)
+            provider, class_id, total, reserved, least, most, step = map(int, words)
+            inventories[provider, class_id] = LockedInventory(
+                total, reserved, least, most, step, ratio, packed_rows.number(used)
+            )
         else:
-            members[number] = MemberRow(uuid, *more[:3])
+            number, generation, parent, root, uuid = packed_rows.unpacked(line, 4)
+            members[int(number)] = MemberRow(
+                uuid, int(generation), packed_rows.number(parent), packed_rows.number(root)
+            )
     return LockedProviders(inventories, members)
 
 
@@ -162,7 +163,7 @@ def generations(context: Any, providers: Collection[int]) -> dict[int, int]:
 # -- the statements -------------------------------------------------------------------
 
 
-def _inventories(*before: Any) -> Any:
+def _inventories() -> Any:
     columns = _INVENTORIES.c
     used = (
         sa.select(sa.func.sum(_ALLOCATIONS.c.used))
@@ -172,8 +173,7 @@ def _inventories(*before: Any) -> Any:
         )
         .scalar_subquery()
     )
-    return sa.select(
-        *before,
+    words = (
         columns.resource_provider_id,
         columns.resource_class_id,
         columns.total,
@@ -181,9 +181,10 @@ def _inventories(*before: Any) -> Any:
         columns.min_unit,
         columns.max_unit,
         columns.step_size,
-        columns.allocation_ratio,
-        used.label("used"),
-    ).where(
+    )
+    line = packed_rows.packed(_INVENTORY, words, packed_rows.or_nothing(used))
+    # Not in the text: the ratio is to be the number that Placement's own check has.
+    return sa.select(line.label("line"), columns.allocation_ratio).where(
         columns.resource_provider_id.in_(sa.bindparam("providers", expanding=True)),
         columns.resource_class_id.in_(sa.bindparam("classes", expanding=True)),
     )
@@ -191,27 +192,19 @@ def _inventories(*before: Any) -> Any:
 
 def _with_trees() -> Any:
     member, root = _PROVIDERS.alias("member"), _PROVIDERS.alias("root")
+    words = (
+        member.c.id,
+        member.c.generation,
+        packed_rows.or_nothing(member.c.parent_provider_id),
+        packed_rows.or_nothing(member.c.root_provider_id),
+    )
     members = (
-        sa.select(
-            _kind(_MEMBER),
-            sa.cast(member.c.uuid, sa.String()),
-            member.c.id,
-            member.c.generation,
-            member.c.parent_provider_id,
-            member.c.root_provider_id,
-            # They take their types from the inventories: a ratio is to stay what it is there.
-            *(sa.null() for _ in range(5)),
-        )
+        # The ratio's type is that of inventories.
+        sa.select(packed_rows.packed(_MEMBER, words, member.c.uuid), sa.null())
         .select_from(member.join(root, member.c.root_provider_id == root.c.id))
         .where(root.c.uuid.in_(sa.bindparam("roots", expanding=True)))
     )
-    return sa.union_all(
-        _inventories(_kind(_INVENTORY), sa.cast(sa.null(), sa.String()).label("uuid")), members
-    )
-
-
-def _kind(kind: int) -> Any:
-    return sa.literal_column(str(kind), sa.Integer()).label("kind")
+    return sa.union_all(_inventories(), members)
 
 
 #: Made once: their compiled forms are found by them.

@@ -191,7 +191,9 @@ def read_providers(context: Any, uuids: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _provider(context: Any, number: int, uuid: str, name: str | None, generation: int) -> Any:
+def _provider(
+    context: Any, number: int, uuid: str, name: str | None, generation: int | None
+) -> Any:
     """Return Placement's object of a provider."""
     return rp_obj.ResourceProvider(context, id=number, uuid=uuid, name=name, generation=generation)
 

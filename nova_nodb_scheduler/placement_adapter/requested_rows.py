@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what a request names by one statement, before anything is locked.
 
-Rows of six tables come one below the other. All text is cast, so that columns of different
-collations do not meet. One statement sees one state of the database, also where a transaction
-does not: what a consumer holds belongs to the generation that is read with it.
+Rows of six tables come one below the other, each as one text (:mod:`.packed_rows`). All text is
+cast, so that columns of different collations do not meet. One statement sees one state of the
+database, also where a transaction does not: what a consumer holds belongs to the generation that is
+read with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import attrs
 import sqlalchemy as sa
 from placement import db_api
 from placement.db.sqlalchemy import models
+
+from nova_nodb_scheduler.placement_adapter import packed_rows
 
 _PROVIDERS = models.ResourceProvider.__table__
 _PROJECTS = models.Project.__table__
@@ -38,7 +41,7 @@ class RequestedRows:
     :param held: ids of allocations by the consumer's uuid
     """
 
-    providers: dict[str, tuple[int, str, str | None, int]] = attrs.field(factory=dict)
+    providers: dict[str, tuple[int, str, str | None, int | None]] = attrs.field(factory=dict)
     projects: dict[str, int] = attrs.field(factory=dict)
     users: dict[str, int] = attrs.field(factory=dict)
     types: dict[str, int] = attrs.field(factory=dict)
@@ -64,51 +67,60 @@ def read(
     }
     # Not by a session: that ends what has only been read twice.
     with db_api.get_placement_engine().connect() as connection:
-        rows = connection.execute(_STATEMENT, named).fetchall()
+        lines = connection.execute(_STATEMENT, named).scalars().all()
     found = RequestedRows()
-    for kind, number, name, second, third, *numbers in rows:
-        _PUTS[kind](found, number, name, second, third, numbers)
+    for line in lines:
+        _PUTS[int(line[0])](found, line)
     return found
 
 
-def _put_provider(
-    found: RequestedRows, number: int, name: str, second: str, _third: str, more: Any
-) -> None:
-    found.providers[name] = (number, name, second, more[0])
+def _put_provider(found: RequestedRows, line: str) -> None:
+    number, generation, uuid, name = packed_rows.unpacked(line, 3)
+    # What is there begins with a mark.
+    found.providers[uuid] = (
+        int(number),
+        uuid,
+        name[1:] if name else None,
+        packed_rows.number(generation),
+    )
 
 
-def _put_project(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
-    found.projects[name] = number
+def _put_project(found: RequestedRows, line: str) -> None:
+    number, name = packed_rows.unpacked(line, 1)
+    found.projects[name] = int(number)
 
 
-def _put_user(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
-    found.users[name] = number
+def _put_user(found: RequestedRows, line: str) -> None:
+    number, name = packed_rows.unpacked(line, 1)
+    found.users[name] = int(number)
 
 
-def _put_type(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
-    found.types[name] = number
+def _put_type(found: RequestedRows, line: str) -> None:
+    number, name = packed_rows.unpacked(line, 1)
+    found.types[name] = int(number)
 
 
-def _put_consumer(
-    found: RequestedRows, number: int, name: str, second: str, third: str, more: Any
-) -> None:
-    generation, type_id, project_id, user_id = more
-    found.consumers[name] = {
-        "id": number,
-        "uuid": name,
-        "generation": generation,
-        "consumer_type_id": type_id,
-        "project_id": project_id,
-        "project_external_id": second,
-        "user_id": user_id,
-        "user_external_id": third,
+def _put_consumer(found: RequestedRows, line: str) -> None:
+    words = packed_rows.unpacked(line, 7)
+    number, generation, type_id, project_id, user_id, uuid, project_length, names = words
+    length = int(project_length)
+    found.consumers[uuid] = {
+        "id": int(number),
+        "uuid": uuid,
+        "generation": int(generation),
+        "consumer_type_id": packed_rows.number(type_id),
+        "project_id": int(project_id),
+        "project_external_id": names[:length],
+        "user_id": int(user_id),
+        "user_external_id": names[length:],
         "created_at": None,
         "updated_at": None,
     }
 
 
-def _put_allocation(found: RequestedRows, number: int, name: str, *_rest: Any) -> None:
-    found.held.setdefault(name, []).append(number)
+def _put_allocation(found: RequestedRows, line: str) -> None:
+    number, consumer = packed_rows.unpacked(line, 1)
+    found.held.setdefault(consumer, []).append(int(number))
 
 
 #: By kind of row.
@@ -118,57 +130,48 @@ _PUTS = (_put_provider, _put_project, _put_user, _put_type, _put_consumer, _put_
 # -- the statement --------------------------------------------------------------------
 
 
-def _branch(kind: int, number: Any, texts: tuple[Any, ...], numbers: tuple[Any, ...] = ()) -> Any:
-    """Return a selection of a row's kind, id, three texts and four numbers."""
-    filled: list[Any] = [sa.cast(each, sa.String()) for each in texts]
-    filled += [sa.literal_column("''", sa.String())] * (3 - len(texts))
-    zero = sa.literal_column("0", sa.Integer())
-    return sa.select(
-        sa.literal_column(str(kind), sa.Integer()).label("kind"),
-        number.label("number"),
-        *(each.label(f"text{place}") for place, each in enumerate(filled)),
-        *(
-            each.label(f"number{place}")
-            for place, each in enumerate((*numbers, *[zero] * (4 - len(numbers))))
-        ),
-    )
-
-
 def _statement() -> Any:
     def named(name: str) -> Any:
         return sa.bindparam(name, expanding=True)
 
+    def branch(kind: int, words: tuple[Any, ...], text: Any) -> Any:
+        return sa.select(packed_rows.packed(kind, words, text).label("line"))
+
     consumers = _CONSUMERS.join(_PROJECTS, _CONSUMERS.c.project_id == _PROJECTS.c.id).join(
         _USERS, _CONSUMERS.c.user_id == _USERS.c.id
     )
+    of_providers, of_consumers = _PROVIDERS.c, _CONSUMERS.c
+    name = packed_rows.or_nothing(of_providers.name, "=")
+    words = (
+        of_consumers.id,
+        of_consumers.generation,
+        packed_rows.or_nothing(of_consumers.consumer_type_id),
+        of_consumers.project_id,
+        of_consumers.user_id,
+        of_consumers.uuid,
+        sa.func.char_length(_PROJECTS.c.external_id),
+    )
+    # Of two that may hold anything, the length of the first is told.
+    names = sa.cast(_PROJECTS.c.external_id, sa.String()) + sa.cast(
+        _USERS.c.external_id, sa.String()
+    )
     return sa.union_all(
-        _branch(
+        branch(
             _PROVIDER,
-            _PROVIDERS.c.id,
-            (_PROVIDERS.c.uuid, _PROVIDERS.c.name),
-            (_PROVIDERS.c.generation,),
-        ).where(_PROVIDERS.c.uuid.in_(named("providers"))),
-        _branch(_PROJECT, _PROJECTS.c.id, (_PROJECTS.c.external_id,)).where(
+            (of_providers.id, packed_rows.or_nothing(of_providers.generation), of_providers.uuid),
+            name,
+        ).where(of_providers.uuid.in_(named("providers"))),
+        branch(_PROJECT, (_PROJECTS.c.id,), _PROJECTS.c.external_id).where(
             _PROJECTS.c.external_id.in_(named("projects"))
         ),
-        _branch(_USER, _USERS.c.id, (_USERS.c.external_id,)).where(
+        branch(_USER, (_USERS.c.id,), _USERS.c.external_id).where(
             _USERS.c.external_id.in_(named("users"))
         ),
-        _branch(_TYPE, _TYPES.c.id, (_TYPES.c.name,)).where(_TYPES.c.name.in_(named("types"))),
-        _branch(
-            _CONSUMER,
-            _CONSUMERS.c.id,
-            (_CONSUMERS.c.uuid, _PROJECTS.c.external_id, _USERS.c.external_id),
-            (
-                _CONSUMERS.c.generation,
-                _CONSUMERS.c.consumer_type_id,
-                _CONSUMERS.c.project_id,
-                _CONSUMERS.c.user_id,
-            ),
-        )
+        branch(_TYPE, (_TYPES.c.id,), _TYPES.c.name).where(_TYPES.c.name.in_(named("types"))),
+        branch(_CONSUMER, words, names)
         .select_from(consumers)
-        .where(_CONSUMERS.c.uuid.in_(named("consumers"))),
-        _branch(_ALLOCATION, _ALLOCATIONS.c.id, (_ALLOCATIONS.c.consumer_id,)).where(
+        .where(of_consumers.uuid.in_(named("consumers"))),
+        branch(_ALLOCATION, (_ALLOCATIONS.c.id,), _ALLOCATIONS.c.consumer_id).where(
             _ALLOCATIONS.c.consumer_id.in_(named("consumers"))
         ),
     )

@@ -8,7 +8,11 @@ look stops all threads for as long as it takes to walk over them: every twenty
 seconds or so a scheduler of 10,000 hosts stood still for 60 ms of its own time
 and, on a busy machine, up to half a second of everybody's.
 
-Both switches are the whole process's.
+Once it has settled, the looks at what is young are fewer, too. A request makes, and
+keeps for a moment, more than the number of objects after which Python looks by default,
+700; each tenth of these looks goes further, and brings the full one nearer.
+
+All of this is the whole process's.
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ from collections.abc import Iterator
 #: Cycles that live at a call of :func:`settle` are kept until the next one: not so
 #: often that the looks it takes are felt.
 _LEAST_SECONDS = 60.0
+
+#: Objects made, less those dropped, from one look to the next. A request for one server was
+#: looked at for 0.3 to 1 ms with Python's own number, and for 0.2 ms with this one.
+_LEAST_YOUNG = 10_000
 
 _lock = threading.Lock()
 _settled_at: float | None = None
@@ -87,3 +95,7 @@ def settle() -> None:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        young, *older = gc.get_threshold()
+        # Zero: somebody has switched the looks off.
+        if 0 < young < _LEAST_YOUNG:
+            gc.set_threshold(_LEAST_YOUNG, *older)

@@ -425,7 +425,12 @@ def _row_of(
     row = _row_in(buckets.get(hash(key) % _BUCKETS), key)
     if row is not None or not pages or key in gone:
         return row
-    return next((row for row in (each.row(key) for each in pages) if row is not None), None)
+    # Asked for each claim of a host: no generator for it.
+    for page in pages:
+        row = page.row(key)
+        if row is not None:
+            return row
+    return None
 
 
 class PackedRows:

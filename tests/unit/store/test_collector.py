@@ -27,6 +27,14 @@ class TestSettle(unittest.TestCase):
         self.enterContext(mock.patch.object(collector, "_settled_at", None))
         self.addCleanup(gc.collect)
         self.addCleanup(gc.unfreeze)
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
+
+    def test_what_is_young_is_looked_at_less_often_from_then_on(self) -> None:
+        for own, expected in ((700, 10_000), (50_000, 50_000), (0, 0)):
+            with self.subTest(own=own), mock.patch.object(collector, "_settled_at", None):
+                gc.set_threshold(own, 11, 12)
+                collector.settle()
+                self.assertEqual((expected, 11, 12), gc.get_threshold())
 
     def test_what_lives_is_out_of_sight_until_the_next_call(self) -> None:
         node = _Node()

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -17,6 +19,13 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import options as optio
 
 #: Payload per upsert statement.
 MAX_STATEMENT_BYTES = 4 << 20
+
+#: A connection that was used no longer ago is not asked whether it lives, where it is silent.
+#: A server that froze since, or a path that went without a word, is found out by the statement.
+FRESH_SECONDS = 2.0
+
+#: In a connection's ``info``: when it was given back, by time.monotonic().
+_GIVEN_BACK_AT = "nodb_given_back_at"
 
 _Result = TypeVar("_Result")
 
@@ -85,6 +94,22 @@ class Database:
         """Lend a writer's connection, in no transaction yet; errors are not translated."""
         return self.engines[0].connect()
 
+    def connect_alive(self) -> sa.Connection:
+        """Lend a writer's connection that lives, for one statement that commits.
+
+        Of such a statement nobody could tell what became of it where the connection ends. So
+        one that has rested is asked first, by an exchange; of one that was in use a moment
+        ago it is enough that its server has not ended it.
+        """
+        with engines.trust:
+            connection = self.engines[0].connect()
+            rested_since = connection.info.get(_GIVEN_BACK_AT, -math.inf)
+            is_fresh = time.monotonic() - rested_since <= FRESH_SECONDS
+            if is_fresh and engines.is_silent(connection):
+                return connection
+            connection.close()
+        return self.connect()
+
     def ask(self, question: Callable[[sa.Connection], _Result]) -> _Result:
         """Answer a question by reading; every statement sees what was committed before it.
 
@@ -141,8 +166,12 @@ class Database:
 
     @staticmethod
     def give_back(connection: sa.Connection) -> None:
-        """Return a connection that is in no transaction to its pool, without an exchange."""
-        with engines.trust.granted():
+        """Return a connection to its pool, without an exchange.
+
+        :param connection: in no transaction, and just used
+        """
+        connection.info[_GIVEN_BACK_AT] = time.monotonic()
+        with engines.trust:
             connection.close()
 
     @staticmethod
@@ -152,7 +181,7 @@ class Database:
         :param use: writes nothing
         """
         try:
-            with engines.trust.granted():
+            with engines.trust:
                 connection = engine.connect()
             return use(connection)
         except db_exc.DBConnectionError:

@@ -14,10 +14,11 @@ import contextlib
 import math
 import os
 import pathlib
+import select
 import stat
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -201,18 +202,17 @@ class Trust(threading.local):
     The pool asks every connection that it lends whether it lives, and rolls
     back every one that returns: two exchanges, as many as a small write needs
     without them. Both stay the rule; who vouches deals with a dead connection
-    at its first statement, and returns it behind a commit.
+    at its first statement, and returns it behind a commit. A context: entered twice for
+    each small write, so not one that a generator makes.
     """
 
     given = False
 
-    @contextlib.contextmanager
-    def granted(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self.given = True
-        try:
-            yield
-        finally:
-            self.given = False
+
+    def __exit__(self, *_error: object) -> None:
+        self.given = False
 
 
 trust = Trust()
@@ -387,6 +387,21 @@ def as_writer(connection: sa.Connection) -> sa.Connection:
     """
     connection.info[_WRITER] = True
     return connection
+
+
+def is_silent(connection: sa.Connection) -> bool:
+    """Tell whether the server has said nothing on a connection at rest, not even its end.
+
+    No exchange. What a server sends as it shuts down, or ends a session, is there to be read, and
+    so is the end of the connection itself. False where the client library shows no socket.
+    """
+    socket: Any = getattr(connection.connection.dbapi_connection, "_sock", None)
+    try:
+        readable, _, _ = select.select([socket], [], [], 0)
+    except (OSError, TypeError, ValueError):
+        # None, or closed, or more than select knows.
+        return False
+    return not readable
 
 
 def rows(

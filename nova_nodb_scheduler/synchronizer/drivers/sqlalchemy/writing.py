@@ -104,8 +104,7 @@ class Writer:
             or not counter_statements.fits_one_statement(writes, self._database.statement_bytes)
         ):
             return None
-        # Asked whether it lives: of a statement that commits nobody could tell.
-        with contextlib.closing(self._database.connect()) as connection:
+        with contextlib.closing(self._database.connect_alive()) as connection:
             if not counter_statements.allows_whole_writes(connection):
                 return None
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2

@@ -37,7 +37,7 @@ MOST_CALLS_OF = {"view": 158, "claim": 507, "confirm": 364}
 #: Of a call to Placement that repeats the last one.
 MOST_CALLS_OF_HTTP = 750
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
-MOST_CALLS_OF_WRITE = 550
+MOST_CALLS_OF_WRITE = 515
 MOST_CALLS_OF_READ = 430
 
 _REQUESTS = 24

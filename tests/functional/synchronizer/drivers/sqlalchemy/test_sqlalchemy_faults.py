@@ -22,6 +22,7 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     counter_statements,
+    database,
     deadline,
     engines,
     epochs,
@@ -638,8 +639,8 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
     write_statements = 2
     #: What the server is asked for a write of many records, the COMMIT included.
     write_questions = 3
-    #: For one of a few: whether the connection lives, and one that does all.
-    small_write_questions = 2
+    #: For one of a few, on a connection just used: one that does all.
+    small_write_questions = 1
     writes_whole = True
     steps = ("lock", WHOLE, "upsert", "commit", "reply")
 
@@ -853,6 +854,37 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         self.put(client, b"one")
         self.kill_connections()
         self.put(client, b"two")
+
+    def test_a_rested_connection_is_asked_before_a_whole_write_and_a_fresh_one_is_not(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here the first statement of a write finds a dead connection out")
+        client = self.client()
+        standing = self.put(client, b"one")
+
+        def exchanges() -> int:
+            nonlocal standing
+            return len(self.exchanges_of(client, write))
+
+        def write() -> None:
+            nonlocal standing
+            [result] = client.write([records.Write(KEY, standing.revision, b"next")])
+            self.assertIs(records.Verdict.WON, result.verdict)
+            assert result.record is not None
+            standing = result.record
+
+        self.assertEqual(1, exchanges())
+        for fresh_seconds, expected in ((-1.0, 2), (database.FRESH_SECONDS, 1)):
+            with mock.patch.object(database, "FRESH_SECONDS", fresh_seconds):
+                # Not once asked and believed for ever: the answer is of the moment.
+                self.assertEqual([expected] * 3, [exchanges() for _ in range(3)])
+
+    def test_a_fresh_connection_that_the_server_ended_leaves_no_write_in_doubt(self) -> None:
+        client = self.client()
+        for number in range(5):
+            old = self.put(client, b"%d" % number)
+            self.kill_connections()
+            [result] = client.write([records.Write(KEY, old.revision, b"next")])
+            self.assertIs(records.Verdict.WON, result.verdict)
 
     def test_a_frozen_server_is_given_up_in_time_and_found_again(self) -> None:
         private = self.enterContext(self.fixture(private=True))

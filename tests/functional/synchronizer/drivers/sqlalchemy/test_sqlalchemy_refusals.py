@@ -6,13 +6,14 @@ from __future__ import annotations
 import pathlib
 import shutil
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, migration
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, engines, migration
 from nova_nodb_scheduler.testing import servers
 from tests.functional.synchronizer.drivers import certificates
 
@@ -159,6 +160,20 @@ class TestMariaDB(_Refusals, certificates.WithCertificates):
 
     def foreign_database(self) -> str:
         return "mysql"
+
+    def test_over_tls_too_what_is_to_be_read_tells_whether_a_connection_lives(self) -> None:
+        # A server of TLS says more than answers: its tickets are not taken for an end.
+        key = records.RecordKey("suite", "fresh")
+        client = self._opened(**self.tls(f"{self.directory}/ca.pem"))
+        client.write([records.Write(key, 0, b"one")])
+        with mock.patch.object(
+            database.Database, "connect", side_effect=AssertionError("it was asked")
+        ):
+            for _ in range(3):
+                client.write([records.Write(key, client.read([key])[key].revision, b"next")])
+        self.kill_connections()
+        [result] = client.write([records.Write(key, client.read([key])[key].revision, b"last")])
+        self.assertIs(records.Verdict.WON, result.verdict)
 
 
 class TestPostgreSQL(_Refusals, certificates.WithCertificates):
