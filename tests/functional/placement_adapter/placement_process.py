@@ -8,9 +8,11 @@ provider at once.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import multiprocessing
+import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -264,4 +266,152 @@ def race(
         over=sum(each > room for each in used),
         won=sum(each > 0 for each in used),
         statuses=told,
+    )
+
+
+# -- generations ----------------------------------------------------------------------
+
+
+class _OwnConsumers:
+    """What one process writes for consumers of its own, and how often that raises each provider.
+
+    Placement raises a provider once for each write that names it, or that empties a consumer who
+    has something there; not where a consumer goes elsewhere, nor where its allocations are deleted.
+
+    :param few: how many consumers
+    """
+
+    def __init__(
+        self, application: Application, providers: Sequence[str], seed: int, few: int = 4
+    ) -> None:
+        self._application = application
+        self._providers = providers
+        self._rng = random.Random(seed)
+        self._held: dict[str, tuple[str, ...]] = {str(uuid.uuid4()): () for _ in range(few)}
+        self._generations: dict[str, int | None] = dict.fromkeys(self._held)
+        self.raised: collections.Counter[str] = collections.Counter()
+        self.statuses: collections.Counter[int] = collections.Counter()
+
+    def step(self) -> None:
+        """Write once: one or two consumers anew, elsewhere or emptied; or delete one's."""
+        chosen = self._rng.sample(sorted(self._held), self._rng.choice((1, 1, 2)))
+        if self._rng.random() < 0.15:
+            answer = self._application.call("DELETE", f"/allocations/{chosen[0]}")
+            self.statuses[answer.status] += 1
+            if answer.status == 204:
+                self._held[chosen[0]], self._generations[chosen[0]] = (), None
+            return
+        wanted = {}
+        for name in chosen:
+            is_emptied = self._held[name] and self._rng.random() < 0.3
+            size = 0 if is_emptied else self._rng.choice((1, 1, 2, 3))
+            wanted[name] = tuple(self._rng.sample(self._providers, size))
+        body = {
+            name: request(
+                {each: {"VCPU": self._rng.choice((1, 1, 30))} for each in going},
+                self._wrong_or(self._generations[name]),
+            )
+            for name, going in wanted.items()
+        }
+        if len(chosen) == 1 and self._rng.random() < 0.5:
+            answer = self._application.call("PUT", f"/allocations/{chosen[0]}", body[chosen[0]])
+        else:
+            answer = self._application.post(body)
+        self.statuses[answer.status] += 1
+        if answer.status != 204:
+            return
+        named = {each for going in wanted.values() for each in going}
+        named.update(
+            each for name, going in wanted.items() if not going for each in self._held[name]
+        )
+        self.raised.update(named)
+        for name, going in wanted.items():
+            self._held[name] = going
+            # Without any it has no record, and is new the next time.
+            self._generations[name] = (self._generations[name] or 0) + 1 if going else None
+
+    def _wrong_or(self, generation: int | None) -> int | None:
+        return 77 if self._rng.random() < 0.1 else generation
+
+
+def _churn(
+    url: str, guarded: bool, barrier: Any, providers: Sequence[str], work: Any, results: Any
+) -> None:
+    """Be a process of Placement that writes for consumers of its own, in a random order."""
+    seed, steps = work
+    if guarded:
+        guard_switch.switch_on()
+    conf = configuration(url)
+    db_api.configure(conf)
+    own = _OwnConsumers(Application(conf), providers, seed)
+    barrier.wait(WAIT_SECONDS)
+    for _ in range(steps):
+        own.step()
+    results.put((dict(own.raised), dict(own.statuses)))
+
+
+@attrs.frozen
+class Churn:
+    """What became of writes of several processes, by provider.
+
+    :ivar raised: how often each was to be raised, by what was answered
+    :ivar found: by how much its generation is higher
+    """
+
+    raised: Mapping[str, int]
+    found: Mapping[str, int]
+    statuses: Mapping[int, int]
+
+
+def churn(
+    application: Application,
+    urls: Sequence[str],
+    *,
+    guarded: bool,
+    writers: int,
+    steps: int,
+    seed: int,
+    room: int = 40,
+) -> Churn:
+    """Let processes write at once, each for consumers of its own, on few providers.
+
+    :param steps: writes of each process
+    :param room: VCPUs of each provider
+    """
+    providers = [application.provider(VCPU=room) for _ in range(4)]
+    before = {each: application.generation(each) for each in providers}
+    barrier = _spawned.Barrier(writers)
+    results = _spawned.Queue()
+    processes = [
+        _spawned.Process(
+            target=_churn,
+            args=(
+                urls[number % len(urls)],
+                guarded,
+                barrier,
+                providers,
+                (1000 * seed + number, steps),
+                results,
+            ),
+            daemon=True,
+        )
+        for number in range(writers)
+    ]
+    for each in processes:
+        each.start()
+    try:
+        told = [results.get(timeout=WAIT_SECONDS + 1.0 * steps) for _ in processes]
+    finally:
+        for each in processes:
+            each.terminate()
+            each.join()
+    raised: collections.Counter[str] = collections.Counter()
+    statuses: collections.Counter[int] = collections.Counter()
+    for of_writer, answers in told:
+        raised.update(of_writer)
+        statuses.update(answers)
+    return Churn(
+        {each: raised[each] for each in providers},
+        {each: application.generation(each) - before[each] for each in providers},
+        statuses,
     )

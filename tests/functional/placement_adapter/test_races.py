@@ -16,6 +16,9 @@ from nova_nodb_scheduler.testing import galera_server, servers
 from tests.functional.placement_adapter import placement_process
 
 ROUNDS = int(os.environ.get("NODB_RACE_ROUNDS", "12"))
+#: Of random writes whose generations are counted, and the writes of each writer.
+CHURNS = max(1, ROUNDS // 12)
+CHURN_STEPS = 60
 
 
 class _RacesMixin:
@@ -55,10 +58,38 @@ class _RacesMixin:
     def test_eight_writers_do_not_over_commit(self) -> None:
         self.check_guarded(8)
 
+    def check_generations(self, *, guarded: bool, writers: int) -> None:
+        urls = self.urls()
+        placement = self.useFixture(
+            placement_process.PlacementOver(urls[0], guarded=guarded, **self.engine_options)
+        )
+        for seed in range(CHURNS):
+            found = placement_process.churn(
+                placement.application,
+                urls,
+                guarded=guarded,
+                writers=writers,
+                steps=CHURN_STEPS,
+                seed=seed,
+            )
+            if "NODB_RACE_ROUNDS" in os.environ:
+                os.write(2, f"{self.id()}: {seed}: {found}\n".encode())
+            self.assertEqual(found.raised, found.found, (seed, found))
+            # Written, refused for want of room or a generation, and deleted or not there.
+            self.assertLessEqual({204, 409}, found.statuses.keys(), found)
+            self.assertLessEqual(found.statuses.keys(), {204, 404, 409}, found)
+
+    def test_no_raise_of_a_generation_is_lost_between_four_writers(self) -> None:
+        self.check_generations(guarded=True, writers=4)
+
 
 class MariaDBRacesTest(_RacesMixin, testtools.TestCase):
     def urls(self) -> list[str]:
         return [self.useFixture(servers.MariaDB(prepare=placement_process.prepare)).url]
+
+    def test_placement_alone_counts_generations_by_the_same_rule(self) -> None:
+        """One writer, without the guard: what is asked of the other tests is Placement's."""
+        self.check_generations(guarded=False, writers=1)
 
     def test_without_the_guard_four_writers_do(self) -> None:
         """So that the other tests can fail."""
