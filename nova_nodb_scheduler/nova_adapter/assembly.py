@@ -41,7 +41,7 @@ from nova_nodb_scheduler.nova_adapter.liveness import (
     service_heartbeats,
     standstill_watch,
 )
-from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
+from nova_nodb_scheduler.nova_adapter.placement.allocations import verification, write_turns
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, tree_publisher
 from nova_nodb_scheduler.nova_adapter.reporting import (
     cell_sweeper,
@@ -758,11 +758,13 @@ class Plugin:
         if not self._verifies:
             return None
         notes = None
+        decisions = runtime.decisions
+        turns = write_turns.WriteTurns() if decisions is None else decisions.write_turns
         tell_left: verification.TellLeft = verification.tell_nobody
         if self._notes:
             memory = group_places.MemberMemory()
-            if runtime.decisions is not None:
-                tell_left, memory = runtime.decisions.tell_left, runtime.decisions.members
+            if decisions is not None:
+                tell_left, memory = decisions.tell_left, decisions.members
             elif runtime.upkeep is not None:
                 tell_left, memory = runtime.upkeep.left.add, runtime.upkeep.lost
             batches = ledger_claimer.ClaimBatches(
@@ -791,7 +793,9 @@ class Plugin:
                 memory,
             )
         return unjudged_claims.UnjudgedClaimsMaker(
-            verification.AllocationVerifier(placement_client, meter=runtime.claim_metrics),
+            verification.AllocationVerifier(
+                placement_client, meter=runtime.claim_metrics, turns=turns
+            ),
             notes,
             tell_left,
         )

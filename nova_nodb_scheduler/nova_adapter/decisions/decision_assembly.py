@@ -25,6 +25,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     allocation_writer,
     placement_calls,
     verification,
+    write_turns,
 )
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper as mirror_keeper_module
@@ -104,11 +105,14 @@ class DecisionAssembly:
         self._hints = self._mirror.hints
         #: Placement as this worker has it in memory.
         self.placement_mirror = self._mirror.mirror
+        #: Of all that writes allocations in this worker, on Nova's own path as well.
+        self.write_turns = write_turns.WriteTurns()
         self._writer = allocation_writer.AllocationWriter(
             placement_calls.LateClient(around.placement_client),
             batch_window_seconds=options.batch_window_seconds,
             max_batch_consumers=options.max_batch_servers,
             max_calls=options.max_allocation_calls,
+            turns=self.write_turns,
         )
         self._spread = self._make_spread()
         self._upkeep = self._make_upkeep()
@@ -140,6 +144,7 @@ class DecisionAssembly:
                 room.left,
                 self._mirror.chosen,
                 self.tell_left,
+                self.write_turns,
             ),
             places=self._present.locate,
             generation=lambda: around.replicator.generation,

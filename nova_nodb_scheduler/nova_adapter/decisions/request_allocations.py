@@ -17,6 +17,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     allocation_writer,
     placement_replies,
     verification,
+    write_turns,
 )
 from nova_nodb_scheduler.nova_adapter.placement.mirror import chosen_trees
 from nova_nodb_scheduler.nova_adapter.reads import deferred_candidates
@@ -43,6 +44,7 @@ class AllocationAccess:
     :param room_left: of each class that a choice takes, by all that is known here
     :param chosen: compares hosts' records with Placement before they are written to
     :param tell_left: told of what may be left, for a claim may be lost with the back end
+    :param turns: of all in this process that writes allocations
     """
 
     client: Callable[[], Any]
@@ -53,6 +55,7 @@ class AllocationAccess:
     room_left: Callable[[chosen_hosts.Choice], Mapping[str, int]]
     chosen: chosen_trees.ChosenTrees
     tell_left: verification.TellLeft = verification.tell_nobody
+    turns: write_turns.WriteTurns = attrs.field(factory=write_turns.WriteTurns)
 
 
 class RequestAllocations:
@@ -80,6 +83,7 @@ class RequestAllocations:
         self._client = placement.client
         self._look_at = placement.look_at
         self._tell_left = placement.tell_left
+        self._turns = placement.turns
         self._planned_on = planned_on
         self._context = context
         self._spec = spec
@@ -439,14 +443,15 @@ class RequestAllocations:
 
     def _as_nova_does(self, wanted: chosen_hosts.WantedClaim) -> placing.AllocationResult:
         try:
-            claimed = outside_claims.stock_claim_resources(
-                self._context.elevated(),
-                self._client(),
-                self._spec,
-                wanted.consumer,
-                dict(wanted.chosen.allocation_requests[0]),
-                allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
-            )
+            with self._turns.within():
+                claimed = outside_claims.stock_claim_resources(
+                    self._context.elevated(),
+                    self._client(),
+                    self._spec,
+                    wanted.consumer,
+                    dict(wanted.chosen.allocation_requests[0]),
+                    allocation_request_version=deferred_candidates.CANDIDATES_VERSION,
+                )
         except nova_exception.NovaException:
             # Nova's own word that nothing was written.
             raise

@@ -38,6 +38,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     placement_calls,
     placement_replies,
     shared_calls,
+    write_turns,
 )
 
 _MIN_PAUSE_SECONDS = 0.01
@@ -431,6 +432,7 @@ class AllocationWriter:
         for the slowest
     :param max_calls: calls under way at once; no two of them touch the same
         host, or the same server
+    :param turns: of all in this process that writes allocations
     :param clock: monotonic seconds
     """
 
@@ -441,6 +443,7 @@ class AllocationWriter:
         batch_window_seconds: float = 0.0,
         max_batch_consumers: int = 16,
         max_calls: int = 1,
+        turns: write_turns.WriteTurns | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
@@ -454,6 +457,7 @@ class AllocationWriter:
             max_size=max_batch_consumers,
             max_calls=max_calls,
             touches=_touches,
+            turns=turns or write_turns.WriteTurns(),
         )
         self._pauses = Pauses(clock, sleep, rng or random.Random())
 

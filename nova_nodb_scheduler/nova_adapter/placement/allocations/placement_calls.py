@@ -30,6 +30,7 @@ from nova_nodb_scheduler.nova_adapter.placement import repeated_requests
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     conditional_writes,
     placement_replies,
+    write_turns,
 )
 from nova_nodb_scheduler.nova_adapter.placement.mirror import write_hints
 
@@ -325,12 +326,15 @@ class Overdue(Exception):
 
 @attrs.define(eq=False)
 class _Place(Generic[Work, Result]):
-    """One caller's place in the queue."""
+    """One caller's place in the queue, and its turn among all who write."""
 
     work: Work
     size: int
     alone: bool
     touches: frozenset[Hashable]
+    waits_until: float
+    #: Of one process no two calls for the same are under way here as it is.
+    alone_at: frozenset[Hashable] = frozenset()
     result: Result | None = None
     error: Exception | None = None
     done: bool = False
@@ -353,6 +357,8 @@ class CallBatcher(Generic[Work, Result]):
     :param max_calls: calls under way at once. More of them wait less for one
         another, and share less
     :param touches: what no two calls under way may have in common
+    :param turns: of all in this process that writes; who is alone somewhere keeps from a call
+        what touches that, and waits for it
     """
 
     _call: Callable[[Sequence[Work]], Sequence[Result]]
@@ -362,11 +368,13 @@ class CallBatcher(Generic[Work, Result]):
     _touches: Callable[[Work], frozenset[Hashable]] = attrs.field(
         default=lambda work: frozenset(), kw_only=True
     )
-    #: Held for itself: to enter a Condition is four calls, of each request several.
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _turns: write_turns.WriteTurns = attrs.field(factory=write_turns.WriteTurns, kw_only=True)
+    #: The turns' own: what changes there changes who may go here.
+    _lock: threading.Lock = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self._turns.lock, takes_self=True)
+    )
     _changed: threading.Condition = attrs.field(
-        init=False,
-        default=attrs.Factory(lambda self: threading.Condition(self._lock), takes_self=True),
+        init=False, default=attrs.Factory(lambda self: self._turns.changed, takes_self=True)
     )
     _queue: list[_Place[Work, Result]] = attrs.field(init=False, factory=list)
     #: Calls, and what they touch.
@@ -435,10 +443,14 @@ class CallBatcher(Generic[Work, Result]):
         :raises Overdue: such a call did not end by then
         :raises LeaderEnded: another caller's thread was killed during the call
         """
-        place: _Place[Work, Result] = _Place(work, size, alone, self._touches(work))
-        until = None if patience_seconds is None else time.monotonic() + patience_seconds
+        now = self._turns.clock()
+        until = None if patience_seconds is None else now + patience_seconds
+        place: _Place[Work, Result] = _Place(
+            work, size, alone, self._touches(work), now + write_turns.TURN_SECONDS
+        )
         with self._lock:
             self._queue.append(place)
+            self._turns.line.append(place)
             self._come()
             self._changed.notify_all()
         while True:
@@ -467,18 +479,36 @@ class CallBatcher(Generic[Work, Result]):
                         # Those before it fill the call by now, and one of them leads.
                         self._changed.notify_all()
                         continue
-                    left = None if until is None else until - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise Overdue(taken=place not in self._queue)
-                    self._changed.wait(left)
+                    self._changed.wait(self._left_seconds(place, until))
                 return []
             except BaseException:
                 # Too late, or a green thread was killed: nobody wants its result any more.
                 if place in self._queue:
                     self._queue.remove(place)
+                    self._turns.line.remove(place)
                 # It may have been the first, whom others left the lead.
                 self._changed.notify_all()
                 raise
+
+    def _left_seconds(self, place: _Place[Work, Result], until: float | None) -> float | None:
+        """Return how long to wait; None: until something changes.
+
+        :raises Overdue: it is time
+        """
+        if until is None and not self._turns.alone:
+            return None
+        now = self._turns.clock()
+        left = None if until is None else until - now
+        if left is not None and left <= 0:
+            raise Overdue(taken=place not in self._queue)
+        if self._turns.alone and now < place.waits_until:
+            # Then it goes on beside whoever is alone.
+            turn_left = place.waits_until - now
+            left = turn_left if left is None else min(left, turn_left)
+        return left
+
+    def _is_kept_back(self, place: _Place[Work, Result]) -> bool:
+        return self._turns.is_kept_back(place) and self._turns.clock() < place.waits_until
 
     def _may_lead(self, place: _Place[Work, Result]) -> bool:
         if self._gathering or self._under_way >= self._max_calls:
@@ -507,6 +537,9 @@ class CallBatcher(Generic[Work, Result]):
         size = 0
         for each in self._queue:
             if not self._touched.isdisjoint(each.touches):
+                continue
+            # No call where nobody is alone anywhere, which is nearly always.
+            if self._turns.alone and self._is_kept_back(each):
                 continue
             if batch and (batch[0].alone or each.alone or size + each.size > self._max_size):
                 return batch, True
@@ -550,5 +583,6 @@ class CallBatcher(Generic[Work, Result]):
                     place.result = results[number]
                 place.done = True
                 self._touched -= place.touches
+                self._turns.line.remove(place)
             self._under_way -= 1
             self._changed.notify_all()

@@ -14,27 +14,26 @@ wrote before it read, and what stays is not taken back.
 Several who took too much together would all withdraw if each did so at once:
 each waits for a random moment first and looks again, then withdraws, and after
 another such moment writes again. So about as many stay as fit; who withdrew in
-vain does not have to leave the host to the last try of another. Threads of one
-process do not race at all: they write to a provider one after the other, so that
-what a process leaves that dies before it looks fits beside what stood there.
+vain does not have to leave the host to the last try of another. With other threads
+of its process such a write does not race at all (:mod:`.write_turns`): what a process
+leaves that dies before it looks fits beside what stood there, but for what another
+process wrote at the same moment.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import logging
 import random
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import attrs
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 
-from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
+from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies, write_turns
 
 LOG = logging.getLogger(__name__)
 
@@ -50,10 +49,6 @@ _LEAST_PAUSE_SECONDS = 0.05
 _MOST_PAUSE_SECONDS = 1.0
 #: Before a second look where claims are not known: others' transactions end meanwhile.
 _SECOND_LOOK_SECONDS = 0.25
-#: Of threads that write to one provider, how long one waits for the others.
-_TURN_SECONDS = 5.0
-#: Providers that share one are written to in turn for nothing.
-_TURN_LOCKS = 64
 #: Tries to read while Placement does not answer.
 _MOST_TRIES = 5
 #: Tries to withdraw then: it may be starting anew, which takes seconds.
@@ -168,29 +163,6 @@ def nothing_claimed() -> ClaimedAmounts:
     return {}
 
 
-class WriteTurns:
-    """Has threads of one process write to a provider one after the other.
-
-    Placement grants too much only where transactions race, and who dies between its
-    write and its look leaves that behind: of one process it is to be nothing.
-    """
-
-    def __init__(self) -> None:
-        self._locks = [threading.Lock() for _ in range(_TURN_LOCKS)]
-
-    @contextlib.contextmanager
-    def taken(self, providers: Collection[str]) -> Iterator[None]:
-        """Wait for others; for so long only, all providers together, since a write may hang."""
-        until = time.monotonic() + _TURN_SECONDS
-        with contextlib.ExitStack() as held:
-            # In one order, so that nobody waits for who waits for him.
-            for number in sorted({hash(name) % len(self._locks) for name in providers}):
-                lock = self._locks[number]
-                if lock.acquire(timeout=max(0.0, until - time.monotonic())):
-                    held.callback(lock.release)
-            yield
-
-
 @attrs.define(eq=False, slots=False)
 class AllocationVerifier:
     """Verifies allocations of one process; any thread. Blocks for HTTP.
@@ -199,15 +171,16 @@ class AllocationVerifier:
     allocation behind that the next host's would be written beside.
 
     :param client: names Nova's ``SchedulerReportClient``
+    :param turns: of all in this process that writes allocations
     :param clock: monotonic seconds
     """
 
     _client: Callable[[], Any]
+    _turns: write_turns.WriteTurns = attrs.field(factory=write_turns.WriteTurns, kw_only=True)
     _meter: VerificationMeter = attrs.field(factory=NoVerificationMeter, kw_only=True)
     _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
     _sleep: Callable[[float], None] = attrs.field(default=time.sleep, kw_only=True)
     _rng: random.Random = attrs.field(factory=random.Random, kw_only=True)
-    _turns: WriteTurns = attrs.field(init=False, factory=WriteTurns)
 
     def allocated(
         self,
@@ -225,12 +198,8 @@ class AllocationVerifier:
         :raises AllocationUpdateFailed: Nova's own: it may be left, see :meth:`take_back`
         """
 
-        def in_turn() -> bool | None:
-            with self._turns.taken(wanted.amounts.keys() - wanted.judged):
-                return allocate()
-
         for attempt in range(1, _MOST_WRITES + 1):
-            granted = self.granted(wanted, in_turn)
+            granted = self.granted(wanted, allocate)
             if not granted:
                 # The first refusal is Placement's word. A later one may be of the
                 # moment: who took too much with us may be about to go as well.
@@ -258,7 +227,8 @@ class AllocationVerifier:
 
         :raises AllocationUpdateFailed: Nova's own: whether it stands is not known
         """
-        answer = allocate()
+        with self._turns.within(wanted.amounts.keys() - wanted.judged):
+            answer = allocate()
         if answer:
             return True
         body = self._patiently(lambda: self._get(f"/allocations/{wanted.consumer}", wanted))

@@ -14,6 +14,7 @@ from unittest import mock
 
 from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
+from nova.scheduler.client import report
 
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
@@ -87,6 +88,29 @@ class OwnPathCase(test_memory_decisions.MemoryDecisionsCase):
         with placement_mariadb.granting_anything():
             self.ask("put", f"/allocations/{uuid.uuid4()}", body)
 
+    def turns_of(self, name: str) -> list[tuple[set[str], set[str]]]:
+        """Watch calls of Placement: at which hosts their writes are alone, and beside others."""
+        own = getattr(report.SchedulerReportClient, name)
+        turns, found = self.runtime.decisions.write_turns, []
+
+        def sent(client: Any, url: str, *args: Any, **kwargs: Any) -> Any:
+            if url.startswith("/allocations"):
+                [turn] = turns.line
+                hosts = self.names()
+                alone = {hosts[each] for each in turn.alone_at}
+                found.append((alone, {hosts[e] for e in turn.touches if e in hosts} - alone))
+            return own(client, url, *args, **kwargs)
+
+        def of_class(*args: Any, **kwargs: Any) -> Any:
+            # What counts calls has kept the method as it was before anybody took turns.
+            return getattr(report.SchedulerReportClient, name)(self.client, *args, **kwargs)
+
+        for owner, watch in ((report.SchedulerReportClient, sent), (self.client, of_class)):
+            patcher = mock.patch.object(owner, name, watch)
+            patcher.start()
+            self.addCleanup(patcher.stop)
+        return found
+
     def group(self, policy: str) -> Any:
         group = objects.InstanceGroup(
             uuid=str(uuid.uuid4()), policy=policy, policies=[policy], members=[], hosts=[]
@@ -117,6 +141,12 @@ class OwnPathTest(OwnPathCase):
         [host] = {"h1", "h2"} - set(self.raced)
         self.assertIs(model.ClaimState.CONFIRMED, self.held(host)[server].state)
         self.assertEqual(self.runtime.replicator.status().identity, self.held(host)[server].writer)
+
+    def test_its_write_is_alone_at_its_host_among_all_of_the_worker(self):
+        self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
+        turns = self.turns_of("put")
+        [chosen] = self.select()[1]
+        self.assertEqual([({chosen[0].service_host}, set())], turns)
 
     def test_a_request_says_why_it_left_memory_before_it_writes_anything(self):
         # What counts such requests is gone with a worker that is killed meanwhile.
@@ -179,9 +209,11 @@ class OwnPathTest(OwnPathCase):
     def test_a_choice_by_novas_own_code_under_a_judged_claim_looks_at_other_providers_alone(self):
         for node in self.nodes.values():
             self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
-        self.select(extra_specs={"resources1:VGPU": "1"})
+        turns = self.turns_of("put")
+        [chosen] = self.select(extra_specs={"resources1:VGPU": "1"})[1]
         self.assertEqual({"more than one group": 1}, self.runtime.candidates())
         self.assertEqual({}, self.figures())
+        self.assertEqual([(set(), {chosen[0].service_host})], turns)
 
     def test_where_all_hosts_are_raced_for_there_is_no_valid_host_and_nothing_is_left(self):
         self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
@@ -443,10 +475,12 @@ class DecidedFromMemoryTest(OwnPathCase):
         return {name: count for name, count in self.figures().items() if count}
 
     def test_on_a_host_with_room_nothing_is_looked_at(self):
-        for _ in range(5):
-            self.select()
+        turns = self.turns_of("post")
+        chosen = [self.select()[1][0][0].service_host for _ in range(5)]
         self.assertEqual({"memory": 5}, self.runtime.candidates())
         self.assertEqual({}, self.counted())
+        # The next ones repeat the first one's request.
+        self.assertEqual([(set(), {chosen[0]})], turns[:1])
 
     def test_on_a_tight_host_what_others_raced_for_goes_back(self):
         self.race()

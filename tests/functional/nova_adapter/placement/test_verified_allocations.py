@@ -7,10 +7,12 @@ With Nova's own functions and a real Placement; where transactions race, over Ma
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import random
 import uuid
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import prometheus_client
@@ -22,7 +24,11 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims, unjudged_claims
 from nova_nodb_scheduler.nova_adapter.decisions import request_allocations
-from nova_nodb_scheduler.nova_adapter.placement.allocations import allocation_writer, verification
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    allocation_writer,
+    verification,
+    write_turns,
+)
 from nova_nodb_scheduler.nova_adapter.placement.mirror import chosen_trees
 from nova_nodb_scheduler.observe import claim_metrics
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -100,6 +106,37 @@ class RacesCase(placement_mariadb.MariaDBPlacementCase):
             own, "unjudged", lambda: str(uuid.uuid4()), 60.0, lambda host: True
         )
         return unjudged_claims.ClaimNotes(own, batches, 5.0)
+
+    def write(
+        self,
+        consumer: str,
+        node: str,
+        *,
+        verifies: bool,
+        turns: write_turns.WriteTurns | None = None,
+    ) -> placing.AllocationOutcome:
+        """Write as a scheduler that decided from memory, under its claim."""
+        client = self.client()
+        turns = turns or write_turns.WriteTurns()
+        placement = request_allocations.AllocationAccess(
+            lambda: client,
+            allocation_writer.AllocationWriter(client, turns=turns),
+            lambda hosts: None,
+            verification.AllocationVerifier(lambda: client),
+            "always" if verifies else "never",
+            lambda chosen: {},
+            _JustCompared(),
+            turns=turns,
+        )
+        written = request_allocations.RequestAllocations(
+            placement,
+            self.context,
+            spec(self.context),
+            host_state_store.HostStateStore((), codec.decode_state).snapshot,
+        )
+        chosen = chosen_hosts.Choice(0, node, "", "h1", "h1", 0.0, (asked(node),))
+        wanted = chosen_hosts.WantedClaim(consumer, chosen, {"VCPU": 1})
+        return written.write([wanted], allocation_writer.time.monotonic() + 30.0)[consumer]
 
     def standing(self, node: str) -> dict[str, model.HeldClaim]:
         return dict(single_claims.stranger(self.synchronizer).read(node).claims)
@@ -248,28 +285,6 @@ class MixedRaceTest(RacesCase):
         client = memory.MemorySynchronizer(None, self.hub)
         return outside_claims.OutsideClaims(client, "conductor", 60.0, 5.0)
 
-    def write(self, consumer: str, node: str, *, verifies: bool) -> placing.AllocationOutcome:
-        """Write as a scheduler that decided from memory, under its claim."""
-        client = self.client()
-        placement = request_allocations.AllocationAccess(
-            lambda: client,
-            allocation_writer.AllocationWriter(client),
-            lambda hosts: None,
-            verification.AllocationVerifier(lambda: client),
-            "always" if verifies else "never",
-            lambda chosen: {},
-            _JustCompared(),
-        )
-        written = request_allocations.RequestAllocations(
-            placement,
-            self.context,
-            spec(self.context),
-            host_state_store.HostStateStore((), codec.decode_state).snapshot,
-        )
-        chosen = chosen_hosts.Choice(0, node, "", "h1", "h1", 0.0, (asked(node),))
-        wanted = chosen_hosts.WantedClaim(consumer, chosen, {"VCPU": 1})
-        return written.write([wanted], allocation_writer.time.monotonic() + 30.0)[consumer]
-
 
 class _JustCompared(chosen_trees.ChosenTrees):
     """Trees that were all compared a moment ago."""
@@ -279,6 +294,109 @@ class _JustCompared(chosen_trees.ChosenTrees):
 
     def behind(self, *_: Any) -> frozenset[str]:
         return frozenset()
+
+
+class SchedulerDied(Exception):
+    """Between the write of an allocation and the look at it."""
+
+
+class DyingSchedulerTest(RacesCase):
+    """A scheduler writes to a host from two threads, and is killed before one has looked.
+
+    The one has a claim that was judged; the other's could not be. One's transaction has read
+    what is used when the other writes.
+    """
+
+    #: How long whoever does not wait for the other has to be granted. Less than a turn.
+    GRANTED_SECONDS = 2.0
+
+    def judged_by_memory(self, turns: write_turns.WriteTurns, consumer: str, node: str) -> None:
+        self.write(consumer, node, verifies=False, turns=turns)
+
+    def judged_on_novas_own_path(
+        self, turns: write_turns.WriteTurns, consumer: str, node: str
+    ) -> None:
+        own, move = self.own_path(turns, consumer, node)
+        own.others_verified(move, self.claiming(consumer, node))()
+
+    def unjudged_and_killed(self, turns: write_turns.WriteTurns, consumer: str, node: str) -> None:
+        own, move = self.own_path(turns, consumer, node)
+        claim = self.claiming(consumer, node)
+
+        def claim_and_die() -> bool | None:
+            claim()
+            raise SchedulerDied
+
+        self.assertRaises(SchedulerDied, own.claimed, move, claim_and_die, self.fail)
+
+    def own_path(
+        self, turns: write_turns.WriteTurns, consumer: str, node: str
+    ) -> tuple[unjudged_claims.UnjudgedClaims, outside_claims.OutsideMove]:
+        client = self.client()
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        amounts = {"VCPU": 1}
+        move = outside_claims.OutsideMove(consumer, node, amounts, request, amounts={node: amounts})
+        verifier = verification.AllocationVerifier(lambda: client, turns=turns)
+        return unjudged_claims.UnjudgedClaims(verifier), move
+
+    def claiming(self, consumer: str, node: str) -> Callable[[], bool | None]:
+        client = self.client()
+        return lambda: outside_claims.stock_claim_resources(
+            self.context, client, spec(self.context), consumer, asked(node), "1.36"
+        )
+
+    def left(
+        self,
+        first: Callable[[write_turns.WriteTurns, str, str], None],
+        second: Callable[[write_turns.WriteTurns, str, str], None],
+        *,
+        of_one_process: bool = True,
+    ) -> int:
+        """Return how much is allocated of a host with one slot, if the first is held meanwhile."""
+        turns = write_turns.WriteTurns()
+        others = turns if of_one_process else write_turns.WriteTurns()
+        node, consumer = self.provider(VCPU=1), str(uuid.uuid4())
+        with self.transaction_held(consumer) as held:
+            one = self.started(lambda: first(turns, consumer, node))
+            self.assertTrue(held.arrived.wait(placement_mariadb.WAIT_SECONDS))
+            other = self.started(lambda: second(others, str(uuid.uuid4()), node))
+            futures.wait([other], self.GRANTED_SECONDS)
+            held.go_on.set()
+            for each in (one, other):
+                each.result(placement_mariadb.WAIT_SECONDS)
+        return self.usages(node)["VCPU"]
+
+    def test_what_it_leaves_fits_beside_a_claim_that_was_judged(self) -> None:
+        for judged in (self.judged_by_memory, self.judged_on_novas_own_path):
+            with self.subTest(judged=judged.__name__, first="the one that is killed"):
+                self.assertEqual(1, self.left(self.unjudged_and_killed, judged))
+            with self.subTest(judged=judged.__name__, first="the judged one"):
+                self.assertEqual(1, self.left(judged, self.unjudged_and_killed))
+
+    def test_what_it_leaves_of_two_that_were_not_judged_fits(self) -> None:
+        self.assertEqual(1, self.left(self.unjudged_and_killed, self.unjudged_and_killed))
+
+    def test_many_threads_at_once_leave_no_more_than_there_is(self) -> None:
+        left = []
+        for _ in range(3):
+            node, turns = self.provider(VCPU=4), write_turns.WriteTurns()
+            calls = [
+                functools.partial(kind, turns, str(uuid.uuid4()), node)
+                for kind in (self.judged_by_memory, *[self.unjudged_and_killed] * 7)
+            ]
+            self.together(calls)
+            left.append(self.usages(node)["VCPU"])
+        self.assertEqual([4] * 3, left)
+
+    def test_claims_that_were_judged_do_not_wait_for_one_another(self) -> None:
+        """Here they do not exclude one another: Placement grants both, so both were under way."""
+        left = self.left(self.judged_on_novas_own_path, self.judged_by_memory)
+        self.assertEqual(2, left)
+
+    def test_of_two_processes_it_may_be_too_much_until_it_is_ended(self) -> None:
+        """What is not mended, and what the others would find without turns."""
+        left = self.left(self.unjudged_and_killed, self.judged_by_memory, of_one_process=False)
+        self.assertEqual(2, left)
 
 
 class VerifierTest(placement_cloud.PlacementCase):

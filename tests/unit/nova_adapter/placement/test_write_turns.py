@@ -1,17 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of one process that allocate where no claim is judged: in turn on each provider."""
+"""Threads of one process that allocate: whose claim was not judged is alone at its providers."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import random
+import subprocess
+import sys
+import textwrap
 import threading
 import time
-import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
+from importlib import util
+from typing import Any
 from unittest import mock
 
-from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
+import attrs
+import hypothesis
+import testtools
+from hypothesis import strategies
+from nova.scheduler.client import report
+
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    placement_calls,
+    verification,
+    write_turns,
+)
 
 WAIT_SECONDS = 30.0
 
@@ -20,79 +36,338 @@ class SchedulerDied(Exception):
     """Between the write and the look."""
 
 
-class WriteTurnsTest(unittest.TestCase):
+@attrs.frozen(eq=False)
+class Turn:
+    touches: frozenset[int]
+    alone_at: frozenset[int]
+    waits_until: float = 0.0
+
+
+@attrs.frozen
+class Write:
+    """What one thread writes, by memory's calls or by a turn of its own."""
+
+    providers: frozenset[str]
+    alone_at: frozenset[str]
+    by_call: bool
+    seconds: float
+
+
+class UnderWay:
+    """What is at Placement by now, by provider: the plain model of turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writes: collections.defaultdict[str, list[Write]] = collections.defaultdict(list)
+        self.wrong: list[tuple[Write, Write]] = []
+        #: Writes that had another beside them.
+        self.beside = 0
+
+    @contextlib.contextmanager
+    def writing(self, writes: Sequence[Write]) -> Iterator[None]:
+        with self._lock:
+            for one in writes:
+                for provider in one.providers:
+                    for other in self._writes[provider]:
+                        self.beside += 1
+                        if provider in one.alone_at | other.alone_at:
+                            self.wrong.append((one, other))
+            for one in writes:
+                for provider in one.providers:
+                    self._writes[provider].append(one)
+        try:
+            time.sleep(max(one.seconds for one in writes))
+            yield
+        finally:
+            with self._lock:
+                for one in writes:
+                    for provider in one.providers:
+                        self._writes[provider].remove(one)
+
+
+class LineTest(testtools.TestCase):
+    @hypothesis.given(
+        strategies.lists(
+            strategies.tuples(
+                strategies.frozensets(strategies.integers(0, 4), min_size=1),
+                strategies.frozensets(strategies.integers(0, 4)),
+            ),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    def test_each_waits_for_those_before_it_alone_so_that_one_can_always_go(self, drawn):
+        turns = write_turns.WriteTurns()
+        turns.line = [Turn(touches, alone & touches) for touches, alone in drawn]
+        for place, one in enumerate(turns.line):
+            expected = any(
+                (one.alone_at & other.touches) | (other.alone_at & one.touches)
+                for other in turns.line[:place]
+            )
+            self.assertEqual(expected, turns.is_kept_back(one))
+        self.assertFalse(turns.is_kept_back(turns.line[0]))
+
+
+class TurnsTest(testtools.TestCase):
     def setUp(self) -> None:
-        self.verifier = verification.AllocationVerifier(lambda: None)
+        super().setUp()
+        self.turns = write_turns.WriteTurns()
+        self.order: list[str] = []
 
-    def allocate(self, hosts: list[str], write: Callable[[str], None]) -> None:
-        """Have as many threads as hosts write, one to each, and die."""
+    def started(self, call: Callable[[], Any]) -> futures.Future[Any]:
+        pool = futures.ThreadPoolExecutor(1)
+        self.addCleanup(pool.shutdown)
+        return pool.submit(call)
 
-        def run(host: str) -> None:
-            def written() -> bool:
-                write(host)
-                raise SchedulerDied
+    def standing(self, count: int) -> None:
+        """Wait until so many stand in the line."""
+        until = time.monotonic() + WAIT_SECONDS
+        while len(self.turns.line) != count:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.001)
 
-            wanted = verification.VerifiedAllocation(host, {host: {"VCPU": 1}})
-            self.assertRaises(SchedulerDied, self.verifier.allocated, wanted, written)
+    def write(self, name: str, providers: Collection[str], alone_at: Collection[str] = ()) -> None:
+        with self.turns.taken(providers, alone_at):
+            self.order.append(name)
 
-        with futures.ThreadPoolExecutor(len(hosts)) as pool:
-            for done in [pool.submit(run, host) for host in hosts]:
-                done.result(WAIT_SECONDS)
+    def batcher(self, call: Callable[..., Any]) -> placement_calls.CallBatcher[Write, None]:
+        return placement_calls.CallBatcher(
+            call, max_calls=3, max_size=4, touches=lambda work: work.providers, turns=self.turns
+        )
 
-    def test_writes_to_one_host_do_not_race(self):
-        lock = threading.Lock()
-        writing: collections.Counter[str] = collections.Counter()
-        most: collections.Counter[str] = collections.Counter()
+    def test_at_no_time_is_an_unjudged_write_beside_another_to_its_provider(self):
+        """Threads of all kinds at few providers; some are ended within their write."""
+        for seed in range(8):
+            rng, under_way = random.Random(seed), UnderWay()
 
-        def write(host: str) -> None:
-            with lock:
-                writing[host] += 1
-                most[host] = max(most[host], writing[host])
-            time.sleep(0.02)
-            with lock:
-                writing[host] -= 1
+            def call(works: Sequence[Write], under_way: UnderWay = under_way) -> list[None]:
+                with under_way.writing(works):
+                    return [None] * len(works)
 
-        self.allocate(["h1", "h2"] * 5, write)
-        self.assertEqual({"h1": 1, "h2": 1}, most)
+            batcher = self.batcher(call)
+
+            def run(
+                writes: list[Write],
+                dies: frozenset[int],
+                under_way: UnderWay = under_way,
+                batcher: placement_calls.CallBatcher[Write, None] = batcher,
+            ) -> None:
+                for number, one in enumerate(writes):
+                    if one.by_call:
+                        batcher.submit(one, 1)
+                        continue
+                    with (
+                        contextlib.suppress(SchedulerDied),
+                        self.turns.taken(one.providers, one.alone_at),
+                        under_way.writing([one]),
+                    ):
+                        if number in dies:
+                            raise SchedulerDied
+
+            with (
+                mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS),
+                futures.ThreadPoolExecutor(9) as pool,
+            ):
+                running = [
+                    pool.submit(
+                        run,
+                        [_drawn(rng) for _ in range(12)],
+                        frozenset(rng.sample(range(12), 2)),
+                    )
+                    for _ in range(9)
+                ]
+                for done in running:
+                    done.result(WAIT_SECONDS)
+            self.assertEqual([], under_way.wrong, seed)
+            # Those that are judged do go side by side.
+            self.assertGreater(under_way.beside, 0, seed)
+            self.assertEqual(([], 0), (self.turns.line, self.turns.alone))
 
     def test_writes_to_several_hosts_do_not_wait_for_one_another(self):
         both = threading.Barrier(2)
 
-        def write(_host: str) -> None:
-            both.wait(WAIT_SECONDS)
+        def write(host: str) -> None:
+            with self.turns.taken([host], [host]):
+                both.wait(WAIT_SECONDS)
 
+        with mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS):
+            for done in [self.started(lambda host=host: write(host)) for host in ("h1", "h2")]:
+                done.result(WAIT_SECONDS)
+
+    def test_who_waits_to_be_alone_is_not_overtaken(self):
+        with mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS):
+            with self.turns.taken(["h1"]):
+                alone = self.started(lambda: self.write("alone", ["h1"], ["h1"]))
+                self.standing(2)
+                late = self.started(lambda: self.write("late", ["h1"]))
+                self.standing(3)
+            for done in (alone, late):
+                done.result(WAIT_SECONDS)
+        self.assertEqual(["alone", "late"], self.order)
+
+    def test_memorys_calls_wait_for_who_came_before_and_not_for_who_came_later(self):
+        held, go = threading.Event(), threading.Event()
+        self.addCleanup(go.set)
+
+        def call(works: Sequence[Write]) -> list[None]:
+            self.order.append("call")
+            held.set()
+            go.wait(WAIT_SECONDS)
+            return [None] * len(works)
+
+        batcher, work = self.batcher(call), Write(frozenset({"h1"}), frozenset(), True, 0.0)
+        with mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS):
+            with self.turns.taken(["h1"], ["h1"]):
+                first = self.started(lambda: batcher.submit(work, 1))
+                self.standing(2)
+                alone = self.started(lambda: self.write("alone", ["h1"], ["h1"]))
+                self.standing(3)
+                self.assertFalse(held.wait(0.05))
+            self.assertTrue(held.wait(WAIT_SECONDS))
+            second = self.started(lambda: batcher.submit(work, 1))
+            self.standing(3)
+            self.assertEqual(["call"], self.order)
+            go.set()
+            for done in (first, alone, second):
+                done.result(WAIT_SECONDS)
+        self.assertEqual(["call", "alone", "call"], self.order)
+
+    def test_memorys_calls_to_other_hosts_do_not_wait(self):
+        batcher = self.batcher(lambda works: [None] * len(works))
+        with self.turns.taken(["h1"], ["h1"]):
+            batcher.submit(Write(frozenset({"h2"}), frozenset(), True, 0.0), 1, patience_seconds=1)
+
+    def test_a_write_that_hangs_keeps_nobody_beyond_the_bound(self):
+        batcher = self.batcher(lambda works: [None] * len(works))
+        work = Write(frozenset({"h1", "h2"}), frozenset(), True, 0.0)
         with (
-            mock.patch.object(verification, "_TURN_SECONDS", WAIT_SECONDS),
-            # So many that two hosts hardly ever share one.
-            mock.patch.object(verification, "_TURN_LOCKS", 10_000),
+            mock.patch.object(write_turns, "TURN_SECONDS", 0.2),
+            self.turns.taken(["h1", "h2"], ["h1", "h2"]),
         ):
-            self.verifier = verification.AllocationVerifier(lambda: None)
-            self.allocate(["h1", "h2"], write)
-
-    def test_a_write_that_hangs_does_not_keep_others_from_theirs(self):
-        hangs, goes_on = threading.Event(), threading.Event()
-        self.addCleanup(goes_on.set)
-
-        def write(_host: str) -> None:
-            if not hangs.is_set():
-                hangs.set()
-                goes_on.wait(WAIT_SECONDS)
-            else:
-                goes_on.set()
-
-        with mock.patch.object(verification, "_TURN_SECONDS", 0.1):
-            self.allocate(["h1", "h1"], write)
-        self.assertTrue(goes_on.is_set())
-
-    def test_who_writes_to_many_providers_waits_once_for_all_that_hang(self):
-        providers = [f"p{number}" for number in range(20)]
-        turns = verification.WriteTurns()
-        with mock.patch.object(verification, "_TURN_SECONDS", 0.2), turns.taken(providers):
             began = time.monotonic()
-            with futures.ThreadPoolExecutor(1) as pool:
+            for call in (
+                lambda: self.write("beside", ["h1"]),
+                lambda: self.write("alone", ["h1", "h2"], ["h1", "h2"]),
+                lambda: batcher.submit(work, 1, patience_seconds=WAIT_SECONDS),
+                lambda: batcher.submit(work, 1),
+            ):
+                self.started(call).result(WAIT_SECONDS)
+            waited = time.monotonic() - began
+            # Each once for all its providers.
+            self.assertGreater(waited, 0.7)
+            self.assertLess(waited, WAIT_SECONDS / 2)
 
-                def wait() -> float:
-                    with turns.taken(providers):
-                        return time.monotonic() - began
+    def test_memorys_call_gives_up_behind_a_write_that_hangs_where_its_request_is_over(self):
+        batcher = self.batcher(lambda works: [None] * len(works))
+        work = Write(frozenset({"h1"}), frozenset(), True, 0.0)
+        with self.turns.taken(["h1"], ["h1"]):
+            error = self.assertRaises(
+                placement_calls.Overdue, batcher.submit, work, 1, patience_seconds=0.05
+            )
+        self.assertFalse(error.taken)
+        self.assertEqual([], self.turns.line)
+        batcher.submit(work, 1)
 
-                self.assertLess(pool.submit(wait).result(WAIT_SECONDS), 1.0)
+    def test_green_threads_that_are_killed_give_their_turn_back(self):
+        if util.find_spec("eventlet") is None:
+            self.skipTest("eventlet is not installed")
+        script = """
+            import eventlet
+            eventlet.monkey_patch()
+            import time
+            from nova_nodb_scheduler.nova_adapter.placement.allocations import write_turns
+            turns = write_turns.WriteTurns()
+            def write():
+                with turns.taken(["h1"], ["h1"]):
+                    time.sleep(3600)
+            writing, waiting = eventlet.spawn(write), eventlet.spawn(write)
+            eventlet.sleep(0.01)
+            assert len(turns.line) == turns.alone == 2
+            waiting.kill()
+            writing.kill()
+            assert turns.line == [] and turns.alone == 0
+            with turns.taken(["h1"], ["h1"]):
+                pass
+        """
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=2 * WAIT_SECONDS
+        )
+
+
+def _drawn(rng: random.Random) -> Write:
+    providers = frozenset(rng.sample(("h1", "h2", "h3"), rng.randint(1, 2)))
+    kind = rng.choice(("call", "call", "beside", "beside", "alone", "partly"))
+    alone_at = {"alone": providers, "partly": frozenset({min(providers)})}.get(kind, frozenset())
+    return Write(providers, alone_at, kind == "call", rng.uniform(0.0, 0.004))
+
+
+class _Adapter:
+    """Placement, for what PUTs it gets; each is told of, and answered."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told = told
+
+    def put(self, url: str, **_: Any) -> Any:
+        self._told(url)
+        return mock.sentinel.answer
+
+
+class OwnPathTest(testtools.TestCase):
+    """What Nova's report client PUTs by itself."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.turns = write_turns.WriteTurns()
+        #: Of each PUT, what it touched alone and beside.
+        self.puts: list[tuple[frozenset[str], frozenset[str]]] = []
+        self.client = report.SchedulerReportClient(adapter=_Adapter(self.put))  # type: ignore
+
+    def put(self, _url: str) -> None:
+        [own] = self.turns.line or [Turn(frozenset(), frozenset())]
+        self.puts.append((own.alone_at, own.touches - own.alone_at))
+
+    def allocate(self) -> bool:
+        body = {"allocations": {"h1": {"resources": {}}, "disks": {"resources": {}}}}
+        self.client.put("/allocations/a", body)
+        # Its pauses, and what it reads, are nobody's turn.
+        self.assertEqual([], self.turns.line)
+        raise SchedulerDied
+
+    def allocated(self, *judged: str) -> None:
+        verifier = verification.AllocationVerifier(lambda: self.client, turns=self.turns)
+        wanted = verification.VerifiedAllocation(
+            "a", {"h1": {"VCPU": 1}, "disks": {"DISK_GB": 1}}, judged=frozenset(judged)
+        )
+        self.assertRaises(SchedulerDied, verifier.allocated, wanted, self.allocate)
+
+    def test_what_is_not_judged_is_alone_and_the_rest_is_beside_others(self):
+        self.allocated()
+        self.allocated("h1")
+        self.assertEqual(
+            [
+                (frozenset({"h1", "disks"}), frozenset()),
+                (frozenset({"disks"}), frozenset({"h1"})),
+            ],
+            self.puts,
+        )
+
+    def test_a_client_that_is_wrapped_again_takes_one_turn(self):
+        with self.turns.within(["h1"]):
+            self.client.put("/allocations/a", {"allocations": {}})
+        own = report.SchedulerReportClient.put
+
+        def wrapped(client: Any, *args: Any) -> Any:
+            return own(client, *args)
+
+        began = time.monotonic()
+        with mock.patch.object(report.SchedulerReportClient, "put", wrapped):
+            self.allocated()
+        self.assertLess(time.monotonic() - began, write_turns.TURN_SECONDS)
+
+    def test_what_gives_no_provider_more_takes_no_turn(self):
+        with self.turns.within(["h1"]):
+            self.client.put("/allocations/a", {"allocations": {}})
+            self.client.put("/resource_providers/h1/inventories", {"inventories": {}})
+        # Nor does what is not asked for here.
+        self.client.put("/allocations/a", {"allocations": {"h1": {"resources": {}}}})
+        self.assertEqual([(frozenset(), frozenset())] * 3, self.puts)

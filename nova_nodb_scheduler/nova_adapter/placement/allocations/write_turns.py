@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has threads of one process take turns in what they write to a provider in Placement.
+
+Placement grants too much only where transactions race. A write whose claim was judged may
+race with others of its kind: their claims exclude one another. One that was not judged may
+have nobody's room, and is looked at once it is written; a process that is killed before
+that leaves it. So of one process such a write is *alone* at its providers, and all others
+are *beside* one another there. Whatever Placement then grants it fits beside what stood
+there, but for what other processes write at that very moment.
+
+The naive way, a lock for each provider, costs each write of a decision from memory two
+calls for each of its providers, lets who comes in time overtake who waits to be alone for
+ever, and needs an order among locks. Here all that wait or write stand in one line, in the
+order in which they came; each waits for those before it with which it does not go
+together, for all its providers at once. Nobody waits for who came later, so that no two
+wait for one another. While nobody is to be alone nobody looks at the line.
+
+A write that hangs does not keep others for long: whoever waited for :data:`TURN_SECONDS`
+goes on beside it. What waits is one call, not Nova's whole claim, which reads before and
+pauses between its tries: :meth:`WriteTurns.within` has the report client's own PUT take
+the turn. Where a call's answer is lost its turn ends, though it may be carried out yet.
+
+Who takes which:
+
+=====================================================  ======================================
+Nova's own path, claim not judged                      alone, at all that it allocates anew
+Nova's own path, claim on the node judged              beside there, alone at other providers
+decided from memory, :mod:`.placement_calls`           beside
+decided from memory, of a server that moves            beside
+what takes allocations back, deletes or moves them     none: no provider has more by it
+=====================================================  ======================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from typing import Any, Protocol
+
+import attrs
+from nova.scheduler.client import report
+
+LOG = logging.getLogger(__name__)
+
+#: How long a write waits at most for those before it.
+TURN_SECONDS = 5.0
+
+
+class WriteTurn(Protocol):
+    """A write that waits, or is under way; compared by identity."""
+
+    @property
+    def touches(self) -> frozenset[Hashable]:
+        """All that it writes to."""
+
+    @property
+    def alone_at(self) -> frozenset[Hashable]:
+        """Of these, where no other may be under way with it."""
+
+    @property
+    def waits_until(self) -> float:
+        """When it goes on beside whatever is under way; on the clock of the turns."""
+
+
+@attrs.frozen(eq=False)
+class _OwnTurn:
+    touches: frozenset[Hashable]
+    alone_at: frozenset[Hashable]
+    waits_until: float
+
+
+class WriteTurns:
+    """The turns of one process; any thread. Waits for other threads' writes.
+
+    :param clock: monotonic seconds
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        #: Guards all below, and what is shown to others here. Held for itself: to enter a
+        #: Condition is four calls, of each request several.
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        #: All that wait or are under way, in the order in which they came.
+        self.line: list[WriteTurn] = []
+        #: How many of these are to be alone somewhere; where none is nobody need wait.
+        self.alone = 0
+
+    def is_kept_back(self, turn: WriteTurn) -> bool:
+        """Say whether one in the line is to wait for one before it; under the lock."""
+        for other in self.line:
+            if other is turn:
+                return False
+            if (other.alone_at and not other.alone_at.isdisjoint(turn.touches)) or (
+                turn.alone_at and not turn.alone_at.isdisjoint(other.touches)
+            ):
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def taken(
+        self, touches: Collection[Hashable], alone_at: Collection[Hashable] = ()
+    ) -> Iterator[None]:
+        """Wait for a turn, and hold it; a thread that is killed gives it back.
+
+        :param alone_at: where no other may be under way meanwhile
+        """
+        all_touched = frozenset(touches)
+        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + TURN_SECONDS)
+        with self.lock:
+            self.line.append(own)
+            self.alone += bool(own.alone_at)
+        try:
+            with self.lock:
+                is_its_turn = self._wait(own)
+            if not is_its_turn:
+                LOG.info("A write to Placement takes so long that another goes on beside it.")
+            yield
+        finally:
+            with self.lock:
+                self.line.remove(own)
+                self.alone -= bool(own.alone_at)
+                self.changed.notify_all()
+
+    def _wait(self, own: WriteTurn) -> bool:
+        """Wait until nobody before it keeps it back; False where it goes on all the same."""
+        while self.alone and self.is_kept_back(own):
+            left_seconds = own.waits_until - self.clock()
+            if left_seconds <= 0:
+                return False
+            self.changed.wait(left_seconds)
+        return True
+
+    @contextlib.contextmanager
+    def within(self, alone_at: Collection[Hashable] = ()) -> Iterator[None]:
+        """Have what Nova's report client PUTs of allocations in this thread take turns.
+
+        :param alone_at: providers where no claim was judged
+        """
+        _wrap()
+        before = getattr(_of_thread, "turns", None)
+        _of_thread.turns = (self, frozenset(alone_at))
+        try:
+            yield
+        finally:
+            _of_thread.turns = before
+
+
+#: What the PUTs of a thread take turns by, see :meth:`WriteTurns.within`.
+_of_thread = threading.local()
+
+
+def _wrap() -> None:
+    """Wrap the client's method once; whoever else wraps it keeps its mark."""
+    method = report.SchedulerReportClient.put
+    if not hasattr(method, "_nodb_turns"):
+        report.SchedulerReportClient.put = _in_turn(method)
+
+
+def _in_turn(method: Any) -> Any:
+    @functools.wraps(method)
+    def put(self: Any, url: str, data: Any, *args: Any, **kwargs: Any) -> Any:
+        asked: tuple[WriteTurns, frozenset[Hashable]] | None = getattr(_of_thread, "turns", None)
+        providers = _providers(url, data)
+        if asked is None or not providers:
+            return method(self, url, data, *args, **kwargs)
+        turns, alone_at = asked
+        # Whoever else wraps it may have us wrap it again: one write has one turn.
+        _of_thread.turns = None
+        try:
+            with turns.taken(providers, alone_at):
+                return method(self, url, data, *args, **kwargs)
+        finally:
+            _of_thread.turns = asked
+
+    put._nodb_turns = True  # type: ignore[attr-defined]
+    return put
+
+
+def _providers(url: str, data: Any) -> Collection[str]:
+    """Return what a PUT allocates on; nothing where it is of something else."""
+    if not url.startswith("/allocations/") or not isinstance(data, Mapping):
+        return ()
+    allocations = data.get("allocations")
+    return allocations.keys() if isinstance(allocations, Mapping) else ()
