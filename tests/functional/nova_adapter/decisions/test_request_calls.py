@@ -30,10 +30,11 @@ from tests.functional.nova_adapter.decisions import test_memory_decisions as mem
 from tests.functional.nova_adapter.placement import sender_case
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 
-#: Least counts are between 2,680 and 2,912: the feed may bring something before each request.
-MOST_CALLS = 3000
-#: Of our own parts.
-MOST_CALLS_OF = {"view": 158, "claim": 507, "confirm": 364}
+#: Least counts are between 2,630 and 3,010: the feed may bring something before each request, and
+#: does so more often on a busy machine.
+MOST_CALLS = 3150
+#: Of our own parts; confirm is 350 to 378.
+MOST_CALLS_OF = {"view": 158, "claim": 507, "confirm": 395}
 #: Of a call to Placement that repeats the last one.
 MOST_CALLS_OF_HTTP = 750
 #: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record.
