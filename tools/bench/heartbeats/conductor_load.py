@@ -198,11 +198,13 @@ def _schedule(
     saved: dict[str, int] = {}
     lags: list[float] = []
     report_lags: list[float] = []
+    looked_since = time.thread_time()
     while True:
         if pipe.poll(_LOOK_SECONDS):
             if pipe.recv() == "begin":
                 lags.clear()
                 report_lags.clear()
+                looked_since = time.thread_time()
                 continue
             break
         snapshot = runtime.store.snapshot()
@@ -223,7 +225,7 @@ def _schedule(
             if key in saved and state is not None:
                 report_lags.append(now - float(state["row"]["updated_at"]))
             saved[key] = version
-    pipe.send((lags, report_lags))
+    pipe.send((lags, report_lags, time.thread_time() - looked_since))
     os._exit(0)
 
 
@@ -369,7 +371,7 @@ def run(arguments: argparse.Namespace, *, journals: bool) -> dict[str, float]:
         began, before = time.monotonic(), _cpu_seconds(processes)
         time.sleep(arguments.seconds)
         seconds, after = time.monotonic() - began, _cpu_seconds(processes)
-        lags, report_lags = scheduler.ask("end")
+        lags, report_lags, looked = scheduler.ask("end")
         ended = [each.ask("end") for each in conductors]
     whole = seconds + arguments.warm_up
     assert all(each["journals"] is journals for each in ended), ended
@@ -380,6 +382,7 @@ def run(arguments: argparse.Namespace, *, journals: bool) -> dict[str, float]:
         "reports refused": float(sum(each["refused"] for each in ended)),
         "reports' flushes late, s": max(each["reports behind"] for each in ended),
         **{f"cores, {name}": (after[name] - before[name]) / seconds for name in processes},
+        "cores, of it these looks": looked / seconds,
     }
     for what, those in (("lag", lags), ("reports' lag", report_lags)):
         for rank in (50, 99):
