@@ -199,12 +199,14 @@ def _schedule(
     lags: list[float] = []
     report_lags: list[float] = []
     looked_since = time.thread_time()
+    resyncs: Mapping[str, int] = {}
     while True:
         if pipe.poll(_LOOK_SECONDS):
             if pipe.recv() == "begin":
                 lags.clear()
                 report_lags.clear()
                 looked_since = time.thread_time()
+                resyncs = runtime.replicator.status().resyncs
                 continue
             break
         snapshot = runtime.store.snapshot()
@@ -225,7 +227,13 @@ def _schedule(
             if key in saved and state is not None:
                 report_lags.append(now - float(state["row"]["updated_at"]))
             saved[key] = version
-    pipe.send((lags, report_lags, time.thread_time() - looked_since))
+    looked = time.thread_time() - looked_since
+    now_there = runtime.replicator.status().resyncs
+    for reason, count in now_there.items():
+        if count > resyncs.get(reason, 0):
+            print(f"{count - resyncs.get(reason, 0)} resyncs: {reason}")
+    anew = sum(now_there.values()) - sum(resyncs.values())
+    pipe.send((lags, report_lags, looked, anew))
     os._exit(0)
 
 
@@ -371,7 +379,7 @@ def run(arguments: argparse.Namespace, *, journals: bool) -> dict[str, float]:
         began, before = time.monotonic(), _cpu_seconds(processes)
         time.sleep(arguments.seconds)
         seconds, after = time.monotonic() - began, _cpu_seconds(processes)
-        lags, report_lags, looked = scheduler.ask("end")
+        lags, report_lags, looked, resyncs = scheduler.ask("end")
         ended = [each.ask("end") for each in conductors]
     whole = seconds + arguments.warm_up
     assert all(each["journals"] is journals for each in ended), ended
@@ -383,6 +391,7 @@ def run(arguments: argparse.Namespace, *, journals: bool) -> dict[str, float]:
         "reports' flushes late, s": max(each["reports behind"] for each in ended),
         **{f"cores, {name}": (after[name] - before[name]) / seconds for name in processes},
         "cores, of it these looks": looked / seconds,
+        "states read anew": float(resyncs),
     }
     for what, those in (("lag", lags), ("reports' lag", report_lags)):
         for rank in (50, 99):
