@@ -63,7 +63,11 @@ def _replacements() -> Iterable[tuple[Any, str, Any]]:
         (reshaper_obj, "reshape", guarded_write.reshaper_of(reshaper_obj.reshape)),
         (data_util, "ensure_consumer", requested.ensure_consumer),
         (data_util, "update_consumers", requested.update_consumers),
-        (allocation_handler, "inspect_consumers", requested.inspect_consumers),
+        (
+            allocation_handler,
+            "inspect_consumers",
+            requested.inspector_of(data_util.ensure_consumer),
+        ),
         (allocation_handler, "create_allocation_list", requested.create_allocation_list),
         (
             allocation_handler,

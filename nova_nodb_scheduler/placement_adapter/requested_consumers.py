@@ -5,11 +5,18 @@ Stands for what ``placement.handlers`` does consumer by consumer and provider by
 provider, with the same answers. Placement makes a new consumer here, in a
 transaction of its own, and deletes it again where the write fails. This keeps
 it with the request, and the write makes it in its one transaction.
+
+Two names of one request may be one consumer to the database: MySQL's may know no
+case. Nor is each a uuid: the ``$`` of Placement's schemas lets a line end, which
+MySQL may leave away as it keeps the name. Which record such a name has only the
+database can say: consumers so named are looked for and made by Placement's own
+function, one by one as ever, and written under the locks as all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -26,12 +33,19 @@ from placement.objects import user as user_obj
 
 from nova_nodb_scheduler.placement_adapter import database_conflicts, requested_rows
 
-#: On Placement's context of a request: the consumers it writes, and the providers it names.
+#: On Placement's context of a request: the consumers it writes, those of them that Placement's own
+#: function made, and the providers it names.
 _ATTRIBUTE = "_nodb_requested_consumers"
+_MADE_AHEAD = "_nodb_consumers_made_ahead"
 _READ_PROVIDERS = "_nodb_requested_providers"
+
+#: Placement's ``ensure_consumer``, or what stands for it.
+_Ensure = Callable[..., tuple[Any, bool, Any]]
 
 _PROVIDERS = rp_obj._RP_TBL
 _ALLOCATIONS = alloc_obj._ALLOC_TBL
+
+_UUID_LENGTH = 36
 
 
 @attrs.frozen
@@ -42,13 +56,14 @@ class RequestedConsumer:
     :param wanted: Placement's ``RequestAttr``: project, user, consumer type
     :param has_generation: the request told the generation it knows, none for a new one
     :param held: ids of its allocations, of the generation that ``consumer`` has. Whoever writes
-        others raises that, and whoever removes them removes its record
+        others raises that, and whoever removes them removes its record. None where they were not
+        read with it
     """
 
     consumer: Any
     wanted: Any
     has_generation: bool
-    held: Sequence[int]
+    held: Sequence[int] | None
 
     def changes(self) -> dict[str, Any]:
         """Return the columns in which the record is to become what is wanted."""
@@ -73,24 +88,25 @@ def of(context: Any) -> Mapping[str, RequestedConsumer]:
 # -- in the places of functions of placement.handlers ---------------------------------
 
 
-def inspect_consumers(
-    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
-) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """Stand for the function of ``placement.handlers.allocation``.
+def inspector_of(
+    own: _Ensure,
+) -> Callable[[Any, Any, Any], tuple[dict[str, Any], list[Any], dict[str, Any]]]:
+    """Return what stands for ``placement.handlers.allocation.inspect_consumers``.
 
-    :returns: consumers by uuid; the made ones, none; what is wanted of each
-    :raises HTTPConflict: of webob, for another generation than the consumer's
+    :param own: ``ensure_consumer`` of Placement
     """
-    try:
-        found = _requested(context, data, want_version)
-    except exception.ConcurrentUpdateDetected as error:
-        raise webob.exc.HTTPConflict(str(error), comment=errors.CONCURRENT_UPDATE) from error
-    setattr(context, _ATTRIBUTE, found)
-    return (
-        {name: each.consumer for name, each in found.items()},
-        [],
-        {name: each.wanted for name, each in found.items()},
-    )
+
+    def inspect_consumers(
+        context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
+    ) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+        """Read the consumers of a request.
+
+        :returns: consumers by uuid; those that are made already; what is wanted of each
+        :raises HTTPConflict: of webob, for another generation than the consumer's
+        """
+        return _inspected(context, data, want_version, own)
+
+    return inspect_consumers
 
 
 def ensure_consumer(
@@ -114,7 +130,7 @@ def ensure_consumer(
         "consumer_generation": consumer_generation,
         "consumer_type": consumer_type,
     }
-    consumers, _made, wanted = inspect_consumers(ctx, {consumer_uuid: asked}, want_version)
+    consumers, _made, wanted = _inspected(ctx, {consumer_uuid: asked}, want_version)
     return consumers[consumer_uuid], False, wanted[consumer_uuid]
 
 
@@ -136,7 +152,12 @@ def create_allocation_list(
     :raises HTTPBadRequest: of webob, where there is no such provider
     """
     named = dict.fromkeys(name for each in data.values() for name in each["allocations"])
-    providers = resource_providers_by_uuid(context, list(named))
+    try:
+        providers = resource_providers_by_uuid(context, list(named))
+    except webob.exc.HTTPBadRequest:
+        # Its caller, who deletes them else, is not there yet.
+        allocation_handler.delete_consumers(getattr(context, _MADE_AHEAD, ()))
+        raise
     emptied = [name for name, each in data.items() if not each["allocations"]]
     held = _held_allocations(context, {consumers[name].uuid: consumers[name] for name in emptied})
     found: list[Any] = []
@@ -214,8 +235,77 @@ def read_again(context: Any) -> None:
     setattr(context, _ATTRIBUTE, found)
 
 
+def _inspected(
+    context: Any,
+    data: Mapping[str, Mapping[str, Any]],
+    want_version: Any,
+    own: _Ensure | None = None,
+) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    made: list[Any] = []
+    try:
+        found = _requested(context, data, want_version, _Ahead.of(data, own, made))
+    except Exception as error:
+        allocation_handler.delete_consumers(made)
+        if isinstance(error, exception.ConcurrentUpdateDetected):
+            raise webob.exc.HTTPConflict(str(error), comment=errors.CONCURRENT_UPDATE) from error
+        raise
+    setattr(context, _ATTRIBUTE, found)
+    setattr(context, _MADE_AHEAD, made)
+    return (
+        {name: each.consumer for name, each in found.items()},
+        made,
+        {name: each.wanted for name, each in found.items()},
+    )
+
+
+@attrs.frozen
+class _Ahead:
+    """The names of a request of which only the database can say whose they are.
+
+    :param made: consumers that were made for them, for who has to delete them
+    """
+
+    names: Collection[str]
+    ensure: _Ensure | None
+    made: list[Any]
+
+    @classmethod
+    def of(cls, data: Collection[str], ensure: _Ensure | None, made: list[Any]) -> _Ahead:
+        if ensure is None:
+            return cls((), None, made)
+        records = collections.Counter(name.strip().lower() for name in data)
+        if len(records) == len(data) and all(len(name) == _UUID_LENGTH for name in data):
+            return cls((), None, made)
+        odd = {
+            name for name in data if len(name) != _UUID_LENGTH or records[name.strip().lower()] > 1
+        }
+        return cls(odd, ensure, made)
+
+    def consumer(
+        self, context: Any, name: str, asked: Mapping[str, Any], want_version: Any
+    ) -> RequestedConsumer:
+        """Look for one, or make it, as Placement does.
+
+        :raises HTTPConflict: of webob, for another generation than the consumer's
+        """
+        assert self.ensure is not None
+        consumer, is_new, wanted = database_conflicts.tried_again(
+            self.ensure,
+            context,
+            name,
+            asked["project_id"],
+            asked["user_id"],
+            asked.get("consumer_generation"),
+            asked.get("consumer_type"),
+            want_version,
+        )
+        if is_new:
+            self.made.append(consumer)
+        return RequestedConsumer(consumer, wanted, bool(want_version.matches((1, 28))), None)
+
+
 def _requested(
-    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
+    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any, ahead: _Ahead
 ) -> dict[str, RequestedConsumer]:
     has_generation = bool(want_version.matches((1, 28)))
     has_type = bool(want_version.matches((1, 38)))
@@ -240,6 +330,9 @@ def _requested(
     found = {}
     known = {name.lower() for name in rows.consumers}
     for name, each in data.items():
+        if name in ahead.names:
+            found[name] = ahead.consumer(context, name, each, want_version)
+            continue
         project_id, user_id = owners[name]
         if project_id not in projects:
             projects[project_id] = database_conflicts.tried_again(

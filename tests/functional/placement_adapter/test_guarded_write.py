@@ -476,6 +476,62 @@ class OtherCaseTest(GuardedCase):
         held = self.placement.call("GET", f"/allocations/{self.consumer}").body
         self.assertEqual("lower", held["project_id"])
 
+    def new(self, second: int | None, version: str) -> tuple[int, list[tuple[str, int]], int]:
+        """Post for a new consumer in two cases; the status, what there is then, what is used.
+
+        :param second: the generation told under its second name
+        """
+        self.provider = self.placement.provider(VCPU=10)
+        name = "abcdef00-" + _uuids(1)[0][9:]
+        first = self.body({"VCPU": 2}, None, version, project="first")
+        other = self.body({"VCPU": 3}, second, version, project="other")
+        answer = self.placement.post({name.upper(): first, name: other}, version)
+        made = [
+            ("upper" if each == name.upper() else each, generation)
+            for each, generation in self.consumers_of(self.provider).items()
+        ]
+        self.assertEqual(len(made), self.consumer_records())
+        if made:
+            held = self.placement.call("GET", f"/allocations/{name.upper()}").body
+            self.assertEqual("first", held["project_id"])
+        return answer.status, made, self.placement.usages(self.provider).get("VCPU", 0)
+
+    def test_a_new_one_in_both_cases_is_made_by_the_first(self) -> None:
+        self.assertEqual((204, [("upper", 1)], 5), self.new(None, "1.27"))
+
+    def test_the_second_name_of_a_new_one_has_to_know_what_the_first_made(self) -> None:
+        self.assertEqual((204, [("upper", 1)], 5), self.new(0, "1.38"))
+
+    def test_a_new_one_in_both_cases_without_a_generation_is_refused(self) -> None:
+        self.assertEqual((409, [], 0), self.new(None, "1.38"))
+
+    def test_a_new_one_whose_name_ends_a_line_is_kept_without_that(self) -> None:
+        """Placement's pattern lets it pass, and the column has no room for it."""
+        self.provider = self.placement.provider(VCPU=10)
+        name = _uuids(1)[0]
+        answer = self.placement.post({name + "\n": self.body({"VCPU": 1}, None)})
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({name: 1}, self.consumers_of(self.provider))
+
+    def test_one_that_is_there_is_not_found_by_a_name_that_ends_a_line(self) -> None:
+        self.provider = self.placement.provider(VCPU=10)
+        name = _uuids(1)[0]
+        made = self.placement.post({name: self.body({"VCPU": 1}, None)})
+        self.assertEqual(204, made.status, made)
+        for wanted in ({"VCPU": 2}, {}):
+            answer = self.placement.post({name + "\n": self.body(wanted, None)})
+            self.assertEqual(404, answer.status, answer)
+        self.assertEqual({"VCPU": 1}, self.placement.usages(self.provider))
+
+    def test_a_new_one_named_with_an_end_of_line_and_without_is_one(self) -> None:
+        self.provider = self.placement.provider(VCPU=10)
+        name = _uuids(1)[0]
+        asked = {name + "\n": self.body({"VCPU": 1}, None), name: self.body({"VCPU": 2}, 0)}
+        answer = self.placement.post(asked)
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({name: 1}, self.consumers_of(self.provider))
+        self.assertEqual({"VCPU": 3}, self.placement.usages(self.provider))
+
 
 class StockOtherCaseTest(OtherCaseTest):
     guarded = False
