@@ -22,6 +22,7 @@ from typing import Any
 import attrs
 import sqlalchemy as sa
 import webob
+from oslo_db import exception as db_exc
 from placement import db_api, errors, exception
 from placement.handlers import allocation as allocation_handler
 from placement.handlers import util as data_util
@@ -275,7 +276,7 @@ class _Ahead:
             return cls((), None, made)
         records = collections.Counter(name.strip().lower() for name in data)
         if len(records) == len(data) and all(len(name) == _UUID_LENGTH for name in data):
-            return cls((), None, made)
+            return cls((), ensure, made)
         odd = {
             name for name in data if len(name) != _UUID_LENGTH or records[name.strip().lower()] > 1
         }
@@ -311,13 +312,19 @@ def _requested(
     has_type = bool(want_version.matches((1, 38)))
     owners = {name: _owner(context, each) for name, each in data.items()}
     types = [str(each.get("consumer_type")) for each in data.values()] if has_type else []
-    rows = requested_rows.read(
-        data,
-        providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
-        projects=dict.fromkeys(project for project, _user in owners.values()),
-        users=dict.fromkeys(user for _project, user in owners.values()),
-        types=dict.fromkeys(types),
-    )
+    try:
+        rows = requested_rows.read(
+            data,
+            providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
+            projects=dict.fromkeys(project for project, _user in owners.values()),
+            users=dict.fromkeys(user for _project, user in owners.values()),
+            types=dict.fromkeys(types),
+        )
+    except (*database_conflicts.ERRORS, ValueError, db_exc.DBInvalidUnicodeParameter) as error:
+        if ahead.ensure is None or not database_conflicts.is_of_text(error):
+            raise
+        # What is wrong with those before it is said first.
+        rows, ahead = requested_rows.RequestedRows(), attrs.evolve(ahead, names=data.keys())
     setattr(context, _READ_PROVIDERS, rows.providers)
     projects = {
         name: project_obj.Project(context, id=number, external_id=name)

@@ -537,6 +537,32 @@ class StockOtherCaseTest(OtherCaseTest):
     guarded = False
 
 
+class UnsendableTextTest(GuardedCase):
+    """An owner's name that no database takes: half a character."""
+
+    def test_what_is_wrong_with_a_consumer_before_it_is_said(self) -> None:
+        provider = self.placement.provider(VCPU=10)
+        first, second = _uuids(2)
+        wrong = _request({provider: {"VCPU": 1}}, 3)
+        unsendable = _request({provider: {"VCPU": 1}}, project="\ud800")
+        answer = self.placement.post({first: wrong, second: unsendable})
+        self.assertEqual((409, "placement.concurrent_update"), (answer.status, answer.code))
+
+    def test_nothing_is_written_where_it_is_all_that_is_wrong(self) -> None:
+        provider = self.placement.provider(VCPU=10)
+        first, second = _uuids(2)
+        asked = _request({provider: {"VCPU": 1}})
+        unsendable = _request({provider: {"VCPU": 1}}, project="\ud800")
+        answer = self.placement.post({first: asked, second: unsendable})
+        self.assertEqual(500, answer.status, answer)
+        self.assertEqual({}, self.placement.usages(provider))
+        self.assertEqual(0, self.consumer_records())
+
+
+class StockUnsendableTextTest(UnsendableTextTest):
+    guarded = False
+
+
 class ConflictsTest(GuardedCase):
     """Another one is in the way."""
 
@@ -575,13 +601,25 @@ class ConflictsTest(GuardedCase):
     def test_what_another_has_taken_is_not_there_any_more(self) -> None:
         """Who waited for the lock sees what was written meanwhile."""
         provider = self.placement.provider(VCPU=10)
-        first, second = _uuids(2)
+        self.check_waits(provider, {_uuids(1)[0]: _request({provider: {"VCPU": 6}})})
+
+    def test_nor_is_it_for_one_whose_names_only_the_database_can_tell_apart(self) -> None:
+        provider = self.placement.provider(VCPU=10)
+        name = "abcdef00-" + _uuids(1)[0][9:]
+        body = {each: _request({provider: {"VCPU": 3}}) for each in (name, name.upper())}
+        for each in body.values():
+            del each["consumer_generation"], each["consumer_type"]
+        self.check_waits(provider, body, "1.27")
+
+    def check_waits(
+        self, provider: str, body: dict[str, Any], version: str = placement_process.VERSION
+    ) -> None:
+        """Post for 6 VCPUs of a provider's 10 while another takes 6 of them."""
+        first = _uuids(1)[0]
         [number] = self.ids(provider)
         with self.fixture.engine.connect() as other, self.waiting() as arrived:
             self.lock(other, number)
-            asked = self.started(
-                lambda: self.placement.post({second: _request({provider: {"VCPU": 6}})})
-            )
+            asked = self.started(lambda: self.placement.post(body, version))
             self.assertTrue(arrived.wait(WAIT_SECONDS))
             # Wherever it waits: what it has read by then it has read too early.
             self.until_somebody_waits()
@@ -594,6 +632,7 @@ class ConflictsTest(GuardedCase):
             answer = asked.result(WAIT_SECONDS)
         self.assertEqual(409, answer.status)
         self.assertEqual({"VCPU": 6}, self.placement.usages(provider))
+        self.assertEqual(0, self.consumer_records())
 
     def test_rows_that_a_request_does_not_name_are_not_waited_for(self) -> None:
         """Also where it names a good part of the tables, which MySQL would scan."""
