@@ -10,7 +10,8 @@ Two names of one request may be one consumer to the database: MySQL's may know n
 case. Nor is each a uuid: the ``$`` of Placement's schemas lets a line end, which
 MySQL may leave away as it keeps the name. Which record such a name has only the
 database can say: consumers so named are looked for and made by Placement's own
-function, one by one as ever, and written under the locks as all others.
+function, one by one as ever, and written under the locks as all others. So are
+those that have allocations and no record, for Placement finds them by the record.
 """
 
 from __future__ import annotations
@@ -110,29 +111,34 @@ def inspector_of(
     return inspect_consumers
 
 
-def ensure_consumer(
-    ctx: Any,
-    consumer_uuid: str,
-    project_id: str | None,
-    user_id: str | None,
-    consumer_generation: int | None,
-    consumer_type: str | None,
-    want_version: Any,
-) -> tuple[Any, bool, Any]:
-    """Stand for the function of ``placement.handlers.util``.
+def ensurer_of(own: _Ensure) -> _Ensure:
+    """Return what stands for ``placement.handlers.util.ensure_consumer``, which it may call."""
 
-    :returns: the consumer; whether it was made, False; what is wanted of it
-    :raises HTTPConflict: of webob, for another generation than the consumer's
-    """
-    asked = {
-        "allocations": (),  # its providers are read when Placement asks for them
-        "project_id": project_id,
-        "user_id": user_id,
-        "consumer_generation": consumer_generation,
-        "consumer_type": consumer_type,
-    }
-    consumers, _made, wanted = _inspected(ctx, {consumer_uuid: asked}, want_version)
-    return consumers[consumer_uuid], False, wanted[consumer_uuid]
+    def ensure_consumer(
+        ctx: Any,
+        consumer_uuid: str,
+        project_id: str | None,
+        user_id: str | None,
+        consumer_generation: int | None,
+        consumer_type: str | None,
+        want_version: Any,
+    ) -> tuple[Any, bool, Any]:
+        """Read the one consumer of a request.
+
+        :returns: the consumer; whether it is made already; what is wanted of it
+        :raises HTTPConflict: of webob, for another generation than the consumer's
+        """
+        asked = {
+            "allocations": (),  # its providers are read when Placement asks for them
+            "project_id": project_id,
+            "user_id": user_id,
+            "consumer_generation": consumer_generation,
+            "consumer_type": consumer_type,
+        }
+        consumers, made, wanted = _inspected(ctx, {consumer_uuid: asked}, want_version, own)
+        return consumers[consumer_uuid], bool(made), wanted[consumer_uuid]
+
+    return ensure_consumer
 
 
 def update_consumers(consumers: Iterable[Any], request_attrs: Mapping[str, Any]) -> None:
@@ -153,12 +159,7 @@ def create_allocation_list(
     :raises HTTPBadRequest: of webob, where there is no such provider
     """
     named = dict.fromkeys(name for each in data.values() for name in each["allocations"])
-    try:
-        providers = resource_providers_by_uuid(context, list(named))
-    except webob.exc.HTTPBadRequest:
-        # Its caller, who deletes them else, is not there yet.
-        allocation_handler.delete_consumers(getattr(context, _MADE_AHEAD, ()))
-        raise
+    providers = resource_providers_by_uuid(context, list(named))
     emptied = [name for name, each in data.items() if not each["allocations"]]
     held = _held_allocations(context, {consumers[name].uuid: consumers[name] for name in emptied})
     found: list[Any] = []
@@ -181,17 +182,19 @@ def resource_providers_by_uuid(ctx: Any, rp_uuids: Collection[str]) -> dict[str,
     found = {name: _provider(ctx, *read[name]) for name in rp_uuids if name in read}
     if len(found) == len(rp_uuids):
         return found
-    with db_api.placement_context_manager.reader.using(ctx):
-        found |= read_providers(ctx, [name for name in rp_uuids if name not in found])
-        for name in rp_uuids:
-            if name not in found:
-                try:
+    try:
+        with db_api.placement_context_manager.reader.using(ctx):
+            found |= read_providers(ctx, [name for name in rp_uuids if name not in found])
+            for name in rp_uuids:
+                if name not in found:
                     # Whether it is there is for the database to say: MySQL's may know no case.
                     found[name] = rp_obj.ResourceProvider.get_by_uuid(ctx, name)
-                except exception.NotFound as error:
-                    raise webob.exc.HTTPBadRequest(
-                        f"Allocation for resource provider '{name}' that does not exist."
-                    ) from error
+    except exception.NotFound as error:
+        # The handler, who deletes them else, does not where this is raised.
+        allocation_handler.delete_consumers(getattr(ctx, _MADE_AHEAD, ()))
+        raise webob.exc.HTTPBadRequest(
+            f"Allocation for resource provider '{name}' that does not exist."
+        ) from error
     return found
 
 
@@ -240,7 +243,7 @@ def _inspected(
     context: Any,
     data: Mapping[str, Mapping[str, Any]],
     want_version: Any,
-    own: _Ensure | None = None,
+    own: _Ensure,
 ) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
     made: list[Any] = []
     try:
@@ -267,13 +270,11 @@ class _Ahead:
     """
 
     names: Collection[str]
-    ensure: _Ensure | None
+    ensure: _Ensure
     made: list[Any]
 
     @classmethod
-    def of(cls, data: Collection[str], ensure: _Ensure | None, made: list[Any]) -> _Ahead:
-        if ensure is None:
-            return cls((), None, made)
+    def of(cls, data: Collection[str], ensure: _Ensure, made: list[Any]) -> _Ahead:
         records = collections.Counter(name.strip().lower() for name in data)
         if len(records) == len(data) and all(len(name) == _UUID_LENGTH for name in data):
             return cls((), ensure, made)
@@ -289,7 +290,6 @@ class _Ahead:
 
         :raises HTTPConflict: of webob, for another generation than the consumer's
         """
-        assert self.ensure is not None
         consumer, is_new, wanted = database_conflicts.tried_again(
             self.ensure,
             context,
@@ -321,7 +321,7 @@ def _requested(
             types=dict.fromkeys(types),
         )
     except (*database_conflicts.ERRORS, ValueError, db_exc.DBInvalidUnicodeParameter) as error:
-        if ahead.ensure is None or not database_conflicts.is_of_text(error):
+        if not database_conflicts.is_of_text(error):
             raise
         # What is wrong with those before it is said first.
         rows, ahead = requested_rows.RequestedRows(), attrs.evolve(ahead, names=data.keys())
@@ -336,8 +336,9 @@ def _requested(
     }
     found = {}
     known = {name.lower() for name in rows.consumers}
+    unrecorded = {name.lower() for name in rows.held} - known
     for name, each in data.items():
-        if name in ahead.names:
+        if name in ahead.names or (unrecorded and name.lower() in unrecorded):
             found[name] = ahead.consumer(context, name, each, want_version)
             continue
         project_id, user_id = owners[name]

@@ -258,12 +258,10 @@ class WritesTest(GuardedCase):
         self.assertEqual(400, answer.status)
         self.assertIn("No such resource class CUSTOM_SECOND", answer.body["errors"][0]["detail"])
 
-    def test_allocations_without_a_record_of_their_consumer_are_replaced(self) -> None:
-        """Those of before Placement kept consumers, where nobody has migrated them."""
-        provider = self.placement.provider(VCPU=4)
-        kept, emptied = _uuids(2)
+    def allocate_without_records(self, provider: str, *consumers: str) -> None:
+        """Have allocations of before Placement kept consumers, where nobody has migrated them."""
         with self.fixture.engine.begin() as connection:
-            for consumer in (kept, emptied):
+            for consumer in consumers:
                 connection.execute(
                     allocation._ALLOC_TBL.insert().values(
                         resource_provider_id=sa.select(allocation._RP_TBL.c.id)
@@ -274,11 +272,32 @@ class WritesTest(GuardedCase):
                         used=2,
                     )
                 )
+
+    def test_allocations_without_a_record_of_their_consumer_are_replaced(self) -> None:
+        provider = self.placement.provider(VCPU=4)
+        kept, emptied = _uuids(2)
+        self.allocate_without_records(provider, kept, emptied)
         body = {kept: _request({provider: {"VCPU": 3}}), emptied: _request({})}
         answer = self.placement.post(body)
         self.assertEqual(204, answer.status, answer)
         self.assertEqual({"VCPU": 3}, self.placement.usages(provider))
         self.assertEqual(1, self.consumer_records())
+
+    def test_they_are_removed_where_it_is_put_to_nothing(self) -> None:
+        provider = self.placement.provider(VCPU=4)
+        consumer, other = _uuids(2)
+        self.allocate_without_records(provider, consumer, other)
+        answer = self.placement.call("PUT", f"/allocations/{consumer}", _request({}))
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({"VCPU": 2}, self.placement.usages(provider))
+        # A refused one makes no record either.
+        for body, status in (
+            (_request({provider: {"VCPU": 5}}), 409),
+            (_request({_uuids(1)[0]: {"VCPU": 1}}), 400),
+        ):
+            answer = self.placement.call("PUT", f"/allocations/{other}", body)
+            self.assertEqual(status, answer.status, answer)
+        self.assertEqual(0, self.consumer_records())
 
     def test_what_is_asked_of_a_consumer_that_is_there_is_written_with_its_allocations(
         self,
