@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a database's errors means that another transaction was in the way."""
+"""What a database's errors mean: another transaction in the way, or a text that cannot be sent."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def is_conflict(error: BaseException) -> bool:
     cause: Any = getattr(getattr(error, "inner_exception", None) or error, "orig", None)
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     return state in _STATES
+
+
+def is_of_text(error: BaseException) -> bool:
+    """Tell whether a text cannot be sent: half a character, or, to PostgreSQL, one with a NUL."""
+    cause = getattr(error, "inner_exception", None) or error
+    return isinstance(cause, (db_exc.DBInvalidUnicodeParameter, ValueError, sa.exc.DataError))
 
 
 def tried_again(make: Callable[..., _Made], *args: Any) -> _Made:

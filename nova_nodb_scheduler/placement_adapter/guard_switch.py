@@ -61,9 +61,13 @@ def _replacements() -> Iterable[tuple[Any, str, Any]]:
         (alloc_obj, "replace_all", guarded_write.replace_all),
         (alloc_obj, "_set_allocations", guarded_write.set_allocations),
         (reshaper_obj, "reshape", guarded_write.reshaper_of(reshaper_obj.reshape)),
-        (data_util, "ensure_consumer", requested.ensure_consumer),
+        (data_util, "ensure_consumer", requested.ensurer_of(data_util.ensure_consumer)),
         (data_util, "update_consumers", requested.update_consumers),
-        (allocation_handler, "inspect_consumers", requested.inspect_consumers),
+        (
+            allocation_handler,
+            "inspect_consumers",
+            requested.inspector_of(data_util.ensure_consumer),
+        ),
         (allocation_handler, "create_allocation_list", requested.create_allocation_list),
         (
             allocation_handler,

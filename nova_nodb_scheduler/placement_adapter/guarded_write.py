@@ -339,10 +339,11 @@ def _held(
     held: list[int] = []
     unknown = []
     for name in consumers:
-        if name in requested:
-            held += requested[name].held
-        else:
+        known = requested[name].held if name in requested else None
+        if known is None:
             unknown.append(name)
+        else:
+            held += known
     if unknown:
         columns = _ALLOCATIONS.c
         query = sa.select(columns.id).where(columns.consumer_id.in_(unknown))
@@ -449,7 +450,8 @@ def _raise_consumers(context: Any, consumers: Sequence[Any]) -> None:
         .values(generation=_CONSUMERS.c.generation + 1)
     )
     statement = _by_id(statement)
-    if context.session.execute(statement).rowcount != len(consumers):
+    # Two names may be of one.
+    if context.session.execute(statement).rowcount != len({each.id for each in consumers}):
         raise exception.ConcurrentUpdateDetected
 
 

@@ -5,16 +5,25 @@ Stands for what ``placement.handlers`` does consumer by consumer and provider by
 provider, with the same answers. Placement makes a new consumer here, in a
 transaction of its own, and deletes it again where the write fails. This keeps
 it with the request, and the write makes it in its one transaction.
+
+Two names of one request may be one consumer to the database: MySQL's may know no
+case. Nor is each a uuid: the ``$`` of Placement's schemas lets a line end, which
+MySQL may leave away as it keeps the name. Which record such a name has only the
+database can say: consumers so named are looked for and made by Placement's own
+function, one by one as ever, and written under the locks as all others. So are
+those that have allocations and no record, for Placement finds them by the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import sqlalchemy as sa
 import webob
+from oslo_db import exception as db_exc
 from placement import db_api, errors, exception
 from placement.handlers import allocation as allocation_handler
 from placement.handlers import util as data_util
@@ -26,12 +35,19 @@ from placement.objects import user as user_obj
 
 from nova_nodb_scheduler.placement_adapter import database_conflicts, requested_rows
 
-#: On Placement's context of a request: the consumers it writes, and the providers it names.
+#: On Placement's context of a request: the consumers it writes, those of them that Placement's own
+#: function made, and the providers it names.
 _ATTRIBUTE = "_nodb_requested_consumers"
+_MADE_AHEAD = "_nodb_consumers_made_ahead"
 _READ_PROVIDERS = "_nodb_requested_providers"
+
+#: Placement's ``ensure_consumer``, or what stands for it.
+_Ensure = Callable[..., tuple[Any, bool, Any]]
 
 _PROVIDERS = rp_obj._RP_TBL
 _ALLOCATIONS = alloc_obj._ALLOC_TBL
+
+_UUID_LENGTH = 36
 
 
 @attrs.frozen
@@ -42,13 +58,14 @@ class RequestedConsumer:
     :param wanted: Placement's ``RequestAttr``: project, user, consumer type
     :param has_generation: the request told the generation it knows, none for a new one
     :param held: ids of its allocations, of the generation that ``consumer`` has. Whoever writes
-        others raises that, and whoever removes them removes its record
+        others raises that, and whoever removes them removes its record. None where they were not
+        read with it
     """
 
     consumer: Any
     wanted: Any
     has_generation: bool
-    held: Sequence[int]
+    held: Sequence[int] | None
 
     def changes(self) -> dict[str, Any]:
         """Return the columns in which the record is to become what is wanted."""
@@ -73,49 +90,55 @@ def of(context: Any) -> Mapping[str, RequestedConsumer]:
 # -- in the places of functions of placement.handlers ---------------------------------
 
 
-def inspect_consumers(
-    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
-) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """Stand for the function of ``placement.handlers.allocation``.
+def inspector_of(
+    own: _Ensure,
+) -> Callable[[Any, Any, Any], tuple[dict[str, Any], list[Any], dict[str, Any]]]:
+    """Return what stands for ``placement.handlers.allocation.inspect_consumers``.
 
-    :returns: consumers by uuid; the made ones, none; what is wanted of each
-    :raises HTTPConflict: of webob, for another generation than the consumer's
+    :param own: ``ensure_consumer`` of Placement
     """
-    try:
-        found = _requested(context, data, want_version)
-    except exception.ConcurrentUpdateDetected as error:
-        raise webob.exc.HTTPConflict(str(error), comment=errors.CONCURRENT_UPDATE) from error
-    setattr(context, _ATTRIBUTE, found)
-    return (
-        {name: each.consumer for name, each in found.items()},
-        [],
-        {name: each.wanted for name, each in found.items()},
-    )
+
+    def inspect_consumers(
+        context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
+    ) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+        """Read the consumers of a request.
+
+        :returns: consumers by uuid; those that are made already; what is wanted of each
+        :raises HTTPConflict: of webob, for another generation than the consumer's
+        """
+        return _inspected(context, data, want_version, own)
+
+    return inspect_consumers
 
 
-def ensure_consumer(
-    ctx: Any,
-    consumer_uuid: str,
-    project_id: str | None,
-    user_id: str | None,
-    consumer_generation: int | None,
-    consumer_type: str | None,
-    want_version: Any,
-) -> tuple[Any, bool, Any]:
-    """Stand for the function of ``placement.handlers.util``.
+def ensurer_of(own: _Ensure) -> _Ensure:
+    """Return what stands for ``placement.handlers.util.ensure_consumer``, which it may call."""
 
-    :returns: the consumer; whether it was made, False; what is wanted of it
-    :raises HTTPConflict: of webob, for another generation than the consumer's
-    """
-    asked = {
-        "allocations": (),  # its providers are read when Placement asks for them
-        "project_id": project_id,
-        "user_id": user_id,
-        "consumer_generation": consumer_generation,
-        "consumer_type": consumer_type,
-    }
-    consumers, _made, wanted = inspect_consumers(ctx, {consumer_uuid: asked}, want_version)
-    return consumers[consumer_uuid], False, wanted[consumer_uuid]
+    def ensure_consumer(
+        ctx: Any,
+        consumer_uuid: str,
+        project_id: str | None,
+        user_id: str | None,
+        consumer_generation: int | None,
+        consumer_type: str | None,
+        want_version: Any,
+    ) -> tuple[Any, bool, Any]:
+        """Read the one consumer of a request.
+
+        :returns: the consumer; whether it is made already; what is wanted of it
+        :raises HTTPConflict: of webob, for another generation than the consumer's
+        """
+        asked = {
+            "allocations": (),  # its providers are read when Placement asks for them
+            "project_id": project_id,
+            "user_id": user_id,
+            "consumer_generation": consumer_generation,
+            "consumer_type": consumer_type,
+        }
+        consumers, made, wanted = _inspected(ctx, {consumer_uuid: asked}, want_version, own)
+        return consumers[consumer_uuid], bool(made), wanted[consumer_uuid]
+
+    return ensure_consumer
 
 
 def update_consumers(consumers: Iterable[Any], request_attrs: Mapping[str, Any]) -> None:
@@ -159,17 +182,19 @@ def resource_providers_by_uuid(ctx: Any, rp_uuids: Collection[str]) -> dict[str,
     found = {name: _provider(ctx, *read[name]) for name in rp_uuids if name in read}
     if len(found) == len(rp_uuids):
         return found
-    with db_api.placement_context_manager.reader.using(ctx):
-        found |= read_providers(ctx, [name for name in rp_uuids if name not in found])
-        for name in rp_uuids:
-            if name not in found:
-                try:
+    try:
+        with db_api.placement_context_manager.reader.using(ctx):
+            found |= read_providers(ctx, [name for name in rp_uuids if name not in found])
+            for name in rp_uuids:
+                if name not in found:
                     # Whether it is there is for the database to say: MySQL's may know no case.
                     found[name] = rp_obj.ResourceProvider.get_by_uuid(ctx, name)
-                except exception.NotFound as error:
-                    raise webob.exc.HTTPBadRequest(
-                        f"Allocation for resource provider '{name}' that does not exist."
-                    ) from error
+    except exception.NotFound as error:
+        # The handler, who deletes them else, does not where this is raised.
+        allocation_handler.delete_consumers(getattr(ctx, _MADE_AHEAD, ()))
+        raise webob.exc.HTTPBadRequest(
+            f"Allocation for resource provider '{name}' that does not exist."
+        ) from error
     return found
 
 
@@ -214,20 +239,92 @@ def read_again(context: Any) -> None:
     setattr(context, _ATTRIBUTE, found)
 
 
+def _inspected(
+    context: Any,
+    data: Mapping[str, Mapping[str, Any]],
+    want_version: Any,
+    own: _Ensure,
+) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    made: list[Any] = []
+    try:
+        found = _requested(context, data, want_version, _Ahead.of(data, own, made))
+    except Exception as error:
+        allocation_handler.delete_consumers(made)
+        if isinstance(error, exception.ConcurrentUpdateDetected):
+            raise webob.exc.HTTPConflict(str(error), comment=errors.CONCURRENT_UPDATE) from error
+        raise
+    setattr(context, _ATTRIBUTE, found)
+    setattr(context, _MADE_AHEAD, made)
+    return (
+        {name: each.consumer for name, each in found.items()},
+        made,
+        {name: each.wanted for name, each in found.items()},
+    )
+
+
+@attrs.frozen
+class _Ahead:
+    """The names of a request of which only the database can say whose they are.
+
+    :param made: consumers that were made for them, for who has to delete them
+    """
+
+    names: Collection[str]
+    ensure: _Ensure
+    made: list[Any]
+
+    @classmethod
+    def of(cls, data: Collection[str], ensure: _Ensure, made: list[Any]) -> _Ahead:
+        records = collections.Counter(name.strip().lower() for name in data)
+        if len(records) == len(data) and all(len(name) == _UUID_LENGTH for name in data):
+            return cls((), ensure, made)
+        odd = {
+            name for name in data if len(name) != _UUID_LENGTH or records[name.strip().lower()] > 1
+        }
+        return cls(odd, ensure, made)
+
+    def consumer(
+        self, context: Any, name: str, asked: Mapping[str, Any], want_version: Any
+    ) -> RequestedConsumer:
+        """Look for one, or make it, as Placement does.
+
+        :raises HTTPConflict: of webob, for another generation than the consumer's
+        """
+        consumer, is_new, wanted = database_conflicts.tried_again(
+            self.ensure,
+            context,
+            name,
+            asked["project_id"],
+            asked["user_id"],
+            asked.get("consumer_generation"),
+            asked.get("consumer_type"),
+            want_version,
+        )
+        if is_new:
+            self.made.append(consumer)
+        return RequestedConsumer(consumer, wanted, bool(want_version.matches((1, 28))), None)
+
+
 def _requested(
-    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any
+    context: Any, data: Mapping[str, Mapping[str, Any]], want_version: Any, ahead: _Ahead
 ) -> dict[str, RequestedConsumer]:
     has_generation = bool(want_version.matches((1, 28)))
     has_type = bool(want_version.matches((1, 38)))
     owners = {name: _owner(context, each) for name, each in data.items()}
     types = [str(each.get("consumer_type")) for each in data.values()] if has_type else []
-    rows = requested_rows.read(
-        data,
-        providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
-        projects=dict.fromkeys(project for project, _user in owners.values()),
-        users=dict.fromkeys(user for _project, user in owners.values()),
-        types=dict.fromkeys(types),
-    )
+    try:
+        rows = requested_rows.read(
+            data,
+            providers=dict.fromkeys(name for each in data.values() for name in each["allocations"]),
+            projects=dict.fromkeys(project for project, _user in owners.values()),
+            users=dict.fromkeys(user for _project, user in owners.values()),
+            types=dict.fromkeys(types),
+        )
+    except (*database_conflicts.ERRORS, ValueError, db_exc.DBInvalidUnicodeParameter) as error:
+        if not database_conflicts.is_of_text(error):
+            raise
+        # What is wrong with those before it is said first.
+        rows, ahead = requested_rows.RequestedRows(), attrs.evolve(ahead, names=data.keys())
     setattr(context, _READ_PROVIDERS, rows.providers)
     projects = {
         name: project_obj.Project(context, id=number, external_id=name)
@@ -239,7 +336,11 @@ def _requested(
     }
     found = {}
     known = {name.lower() for name in rows.consumers}
+    unrecorded = {name.lower() for name in rows.held} - known
     for name, each in data.items():
+        if name in ahead.names or (unrecorded and name.lower() in unrecorded):
+            found[name] = ahead.consumer(context, name, each, want_version)
+            continue
         project_id, user_id = owners[name]
         if project_id not in projects:
             projects[project_id] = database_conflicts.tried_again(

@@ -82,7 +82,7 @@ class Application:
         request.headers["X-Roles"] = "admin,member,reader,service"
         request.headers["OpenStack-API-Version"] = f"placement {version}"
         if body is not None:
-            request.body = json.dumps(body).encode()
+            request.body = body if isinstance(body, bytes) else json.dumps(body).encode()
             request.content_type = "application/json"
         response = request.get_response(self._application)
         parsed = json.loads(response.body) if response.body else None

@@ -258,12 +258,10 @@ class WritesTest(GuardedCase):
         self.assertEqual(400, answer.status)
         self.assertIn("No such resource class CUSTOM_SECOND", answer.body["errors"][0]["detail"])
 
-    def test_allocations_without_a_record_of_their_consumer_are_replaced(self) -> None:
-        """Those of before Placement kept consumers, where nobody has migrated them."""
-        provider = self.placement.provider(VCPU=4)
-        kept, emptied = _uuids(2)
+    def allocate_without_records(self, provider: str, *consumers: str) -> None:
+        """Have allocations of before Placement kept consumers, where nobody has migrated them."""
         with self.fixture.engine.begin() as connection:
-            for consumer in (kept, emptied):
+            for consumer in consumers:
                 connection.execute(
                     allocation._ALLOC_TBL.insert().values(
                         resource_provider_id=sa.select(allocation._RP_TBL.c.id)
@@ -274,11 +272,32 @@ class WritesTest(GuardedCase):
                         used=2,
                     )
                 )
+
+    def test_allocations_without_a_record_of_their_consumer_are_replaced(self) -> None:
+        provider = self.placement.provider(VCPU=4)
+        kept, emptied = _uuids(2)
+        self.allocate_without_records(provider, kept, emptied)
         body = {kept: _request({provider: {"VCPU": 3}}), emptied: _request({})}
         answer = self.placement.post(body)
         self.assertEqual(204, answer.status, answer)
         self.assertEqual({"VCPU": 3}, self.placement.usages(provider))
         self.assertEqual(1, self.consumer_records())
+
+    def test_they_are_removed_where_it_is_put_to_nothing(self) -> None:
+        provider = self.placement.provider(VCPU=4)
+        consumer, other = _uuids(2)
+        self.allocate_without_records(provider, consumer, other)
+        answer = self.placement.call("PUT", f"/allocations/{consumer}", _request({}))
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({"VCPU": 2}, self.placement.usages(provider))
+        # A refused one makes no record either.
+        for body, status in (
+            (_request({provider: {"VCPU": 5}}), 409),
+            (_request({_uuids(1)[0]: {"VCPU": 1}}), 400),
+        ):
+            answer = self.placement.call("PUT", f"/allocations/{other}", body)
+            self.assertEqual(status, answer.status, answer)
+        self.assertEqual(0, self.consumer_records())
 
     def test_what_is_asked_of_a_consumer_that_is_there_is_written_with_its_allocations(
         self,
@@ -476,8 +495,90 @@ class OtherCaseTest(GuardedCase):
         held = self.placement.call("GET", f"/allocations/{self.consumer}").body
         self.assertEqual("lower", held["project_id"])
 
+    def new(self, second: int | None, version: str) -> tuple[int, list[tuple[str, int]], int]:
+        """Post for a new consumer in two cases; the status, what there is then, what is used.
+
+        :param second: the generation told under its second name
+        """
+        self.provider = self.placement.provider(VCPU=10)
+        name = "abcdef00-" + _uuids(1)[0][9:]
+        first = self.body({"VCPU": 2}, None, version, project="first")
+        other = self.body({"VCPU": 3}, second, version, project="other")
+        answer = self.placement.post({name.upper(): first, name: other}, version)
+        made = [
+            ("upper" if each == name.upper() else each, generation)
+            for each, generation in self.consumers_of(self.provider).items()
+        ]
+        self.assertEqual(len(made), self.consumer_records())
+        if made:
+            held = self.placement.call("GET", f"/allocations/{name.upper()}").body
+            self.assertEqual("first", held["project_id"])
+        return answer.status, made, self.placement.usages(self.provider).get("VCPU", 0)
+
+    def test_a_new_one_in_both_cases_is_made_by_the_first(self) -> None:
+        self.assertEqual((204, [("upper", 1)], 5), self.new(None, "1.27"))
+
+    def test_the_second_name_of_a_new_one_has_to_know_what_the_first_made(self) -> None:
+        self.assertEqual((204, [("upper", 1)], 5), self.new(0, "1.38"))
+
+    def test_a_new_one_in_both_cases_without_a_generation_is_refused(self) -> None:
+        self.assertEqual((409, [], 0), self.new(None, "1.38"))
+
+    def test_a_new_one_whose_name_ends_a_line_is_kept_without_that(self) -> None:
+        """Placement's pattern lets it pass, and the column has no room for it."""
+        self.provider = self.placement.provider(VCPU=10)
+        name = _uuids(1)[0]
+        answer = self.placement.post({name + "\n": self.body({"VCPU": 1}, None)})
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({name: 1}, self.consumers_of(self.provider))
+
+    def test_one_that_is_there_is_not_found_by_a_name_that_ends_a_line(self) -> None:
+        self.provider = self.placement.provider(VCPU=10)
+        name = _uuids(1)[0]
+        made = self.placement.post({name: self.body({"VCPU": 1}, None)})
+        self.assertEqual(204, made.status, made)
+        for wanted in ({"VCPU": 2}, {}):
+            answer = self.placement.post({name + "\n": self.body(wanted, None)})
+            self.assertEqual(404, answer.status, answer)
+        self.assertEqual({"VCPU": 1}, self.placement.usages(self.provider))
+
+    def test_a_new_one_named_with_an_end_of_line_and_without_is_one(self) -> None:
+        self.provider = self.placement.provider(VCPU=10)
+        name = _uuids(1)[0]
+        asked = {name + "\n": self.body({"VCPU": 1}, None), name: self.body({"VCPU": 2}, 0)}
+        answer = self.placement.post(asked)
+        self.assertEqual(204, answer.status, answer)
+        self.assertEqual({name: 1}, self.consumers_of(self.provider))
+        self.assertEqual({"VCPU": 3}, self.placement.usages(self.provider))
+
 
 class StockOtherCaseTest(OtherCaseTest):
+    guarded = False
+
+
+class UnsendableTextTest(GuardedCase):
+    """An owner's name that no database takes: half a character."""
+
+    def test_what_is_wrong_with_a_consumer_before_it_is_said(self) -> None:
+        provider = self.placement.provider(VCPU=10)
+        first, second = _uuids(2)
+        wrong = _request({provider: {"VCPU": 1}}, 3)
+        unsendable = _request({provider: {"VCPU": 1}}, project="\ud800")
+        answer = self.placement.post({first: wrong, second: unsendable})
+        self.assertEqual((409, "placement.concurrent_update"), (answer.status, answer.code))
+
+    def test_nothing_is_written_where_it_is_all_that_is_wrong(self) -> None:
+        provider = self.placement.provider(VCPU=10)
+        first, second = _uuids(2)
+        asked = _request({provider: {"VCPU": 1}})
+        unsendable = _request({provider: {"VCPU": 1}}, project="\ud800")
+        answer = self.placement.post({first: asked, second: unsendable})
+        self.assertEqual(500, answer.status, answer)
+        self.assertEqual({}, self.placement.usages(provider))
+        self.assertEqual(0, self.consumer_records())
+
+
+class StockUnsendableTextTest(UnsendableTextTest):
     guarded = False
 
 
@@ -519,13 +620,25 @@ class ConflictsTest(GuardedCase):
     def test_what_another_has_taken_is_not_there_any_more(self) -> None:
         """Who waited for the lock sees what was written meanwhile."""
         provider = self.placement.provider(VCPU=10)
-        first, second = _uuids(2)
+        self.check_waits(provider, {_uuids(1)[0]: _request({provider: {"VCPU": 6}})})
+
+    def test_nor_is_it_for_one_whose_names_only_the_database_can_tell_apart(self) -> None:
+        provider = self.placement.provider(VCPU=10)
+        name = "abcdef00-" + _uuids(1)[0][9:]
+        body = {each: _request({provider: {"VCPU": 3}}) for each in (name, name.upper())}
+        for each in body.values():
+            del each["consumer_generation"], each["consumer_type"]
+        self.check_waits(provider, body, "1.27")
+
+    def check_waits(
+        self, provider: str, body: dict[str, Any], version: str = placement_process.VERSION
+    ) -> None:
+        """Post for 6 VCPUs of a provider's 10 while another takes 6 of them."""
+        first = _uuids(1)[0]
         [number] = self.ids(provider)
         with self.fixture.engine.connect() as other, self.waiting() as arrived:
             self.lock(other, number)
-            asked = self.started(
-                lambda: self.placement.post({second: _request({provider: {"VCPU": 6}})})
-            )
+            asked = self.started(lambda: self.placement.post(body, version))
             self.assertTrue(arrived.wait(WAIT_SECONDS))
             # Wherever it waits: what it has read by then it has read too early.
             self.until_somebody_waits()
@@ -538,6 +651,7 @@ class ConflictsTest(GuardedCase):
             answer = asked.result(WAIT_SECONDS)
         self.assertEqual(409, answer.status)
         self.assertEqual({"VCPU": 6}, self.placement.usages(provider))
+        self.assertEqual(0, self.consumer_records())
 
     def test_rows_that_a_request_does_not_name_are_not_waited_for(self) -> None:
         """Also where it names a good part of the tables, which MySQL would scan."""
