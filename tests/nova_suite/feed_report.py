@@ -64,9 +64,7 @@ def report(results: pathlib.Path, *, claims_outside: bool = True) -> int:
             "fallbacks": {} if line["test"] in allowed else line["fallbacks"],
             "reads": {} if line["test"] in allowed else line["reads"],
             "allocations without a claim": (
-                0
-                if selection.covers(noted, line["test"])
-                else line["outside"].get("unclaimed", 0)
+                0 if selection.covers(noted, line["test"]) else line["outside"].get("unclaimed", 0)
             ),
         }
         found = {name: value for name, value in faults.items() if value}
