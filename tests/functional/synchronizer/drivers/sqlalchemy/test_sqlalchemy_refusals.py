@@ -166,9 +166,8 @@ class TestMariaDB(_Refusals, certificates.WithCertificates):
         key = records.RecordKey("suite", "fresh")
         client = self._opened(**self.tls(f"{self.directory}/ca.pem"))
         client.write([records.Write(key, 0, b"one")])
-        with mock.patch.object(
-            database.Database, "connect", side_effect=AssertionError("it was asked")
-        ):
+        asked = AssertionError("it was asked")
+        with mock.patch.object(database.Database, "connect", autospec=True, side_effect=asked):
             for _ in range(3):
                 client.write([records.Write(key, client.read([key])[key].revision, b"next")])
         self.kill_connections()
