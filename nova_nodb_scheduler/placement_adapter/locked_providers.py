@@ -104,6 +104,9 @@ class LockedProviders:
             wanted[place] += amount
             if not amount:
                 continue
+            if type(amount) is not int:
+                # 1.0 is an integer to a schema; MySQL's sum of what is used takes none of it.
+                return False
             has = self.inventories.get(place)
             if has is None or not has.min_unit <= amount <= has.max_unit or amount % has.step_size:
                 return False

@@ -556,8 +556,19 @@ class StockOtherCaseTest(OtherCaseTest):
     guarded = False
 
 
-class UnsendableTextTest(GuardedCase):
-    """An owner's name that no database takes: half a character."""
+class OddValuesTest(GuardedCase):
+    """What the schemas let pass and Placement cannot write."""
+
+    def test_an_amount_with_a_point_is_none_where_something_is_used(self) -> None:
+        """MariaDB's sums are decimals, which Python adds to no float."""
+        provider = self.placement.provider(VCPU=10)
+        first, second = _uuids(2)
+        made = self.placement.post({first: _request({provider: {"VCPU": 1}})})
+        self.assertEqual(204, made.status, made)
+        whole: Any = 1.0
+        answer = self.placement.post({second: _request({provider: {"VCPU": whole}})})
+        self.assertEqual(500, answer.status, answer)
+        self.assertEqual({"VCPU": 1}, self.placement.usages(provider))
 
     def test_what_is_wrong_with_a_consumer_before_it_is_said(self) -> None:
         provider = self.placement.provider(VCPU=10)
@@ -578,7 +589,7 @@ class UnsendableTextTest(GuardedCase):
         self.assertEqual(0, self.consumer_records())
 
 
-class StockUnsendableTextTest(UnsendableTextTest):
+class StockOddValuesTest(OddValuesTest):
     guarded = False
 
 
