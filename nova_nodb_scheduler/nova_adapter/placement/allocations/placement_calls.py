@@ -333,6 +333,7 @@ class _Place(Generic[Work, Result]):
     alone: bool
     touches: frozenset[Hashable]
     waits_until: float
+    began_at: float | None = None
     #: Of one process no two calls for the same are under way here as it is.
     alone_at: frozenset[Hashable] = frozenset()
     result: Result | None = None
@@ -446,7 +447,7 @@ class CallBatcher(Generic[Work, Result]):
         now = self._turns.clock()
         until = None if patience_seconds is None else now + patience_seconds
         place: _Place[Work, Result] = _Place(
-            work, size, alone, self._touches(work), now + write_turns.TURN_SECONDS
+            work, size, alone, self._touches(work), now + write_turns.MOST_SECONDS
         )
         with self._lock:
             self._queue.append(place)
@@ -470,16 +471,18 @@ class CallBatcher(Generic[Work, Result]):
         with self._lock:
             try:
                 while not place.done:
-                    if self._may_lead(place):
+                    # One time for both: who is kept back by one look waits by the other.
+                    now = self._turns.clock()
+                    if self._may_lead(place, now):
                         self._wait_for_company()
-                        batch, _ = self._next()
+                        batch, _ = self._next(self._turns.clock())
                         if place in batch:
                             self._take(batch)
                             return batch
                         # Those before it fill the call by now, and one of them leads.
                         self._changed.notify_all()
                         continue
-                    self._changed.wait(self._left_seconds(place, until))
+                    self._changed.wait(self._left_seconds(place, until, now))
                 return []
             except BaseException:
                 # Too late, or a green thread was killed: nobody wants its result any more.
@@ -490,30 +493,27 @@ class CallBatcher(Generic[Work, Result]):
                 self._changed.notify_all()
                 raise
 
-    def _left_seconds(self, place: _Place[Work, Result], until: float | None) -> float | None:
+    def _left_seconds(
+        self, place: _Place[Work, Result], until: float | None, now: float
+    ) -> float | None:
         """Return how long to wait; None: until something changes.
 
         :raises Overdue: it is time
         """
-        if until is None and not self._turns.alone:
-            return None
-        now = self._turns.clock()
         left = None if until is None else until - now
         if left is not None and left <= 0:
             raise Overdue(taken=place not in self._queue)
-        if self._turns.alone and now < place.waits_until:
-            # Then it goes on beside whoever is alone.
-            turn_left = place.waits_until - now
-            left = turn_left if left is None else min(left, turn_left)
+        if self._turns.alone and place.began_at is None:
+            # Then it goes on beside whoever is alone, if it has a call.
+            turn_left = self._turns.kept_back_until(place) - now
+            if turn_left > 0:
+                left = turn_left if left is None else min(left, turn_left)
         return left
 
-    def _is_kept_back(self, place: _Place[Work, Result]) -> bool:
-        return self._turns.is_kept_back(place) and self._turns.clock() < place.waits_until
-
-    def _may_lead(self, place: _Place[Work, Result]) -> bool:
+    def _may_lead(self, place: _Place[Work, Result], now: float) -> bool:
         if self._gathering or self._under_way >= self._max_calls:
             return False
-        batch, _ = self._next()
+        batch, _ = self._next(now)
         return place in batch
 
     def _wait_for_company(self) -> None:
@@ -525,10 +525,10 @@ class CallBatcher(Generic[Work, Result]):
                 self._gathering = False
 
     def _is_complete(self) -> bool:
-        _, closed = self._next()
+        _, closed = self._next(self._turns.clock())
         return closed or not self._coming
 
-    def _next(self) -> tuple[list[_Place[Work, Result]], bool]:
+    def _next(self, now: float) -> tuple[list[_Place[Work, Result]], bool]:
         """Return the next call's work, and whether nothing more can join it.
 
         In order, up to the bound, of what touches nothing in use.
@@ -539,7 +539,7 @@ class CallBatcher(Generic[Work, Result]):
             if not self._touched.isdisjoint(each.touches):
                 continue
             # No call where nobody is alone anywhere, which is nearly always.
-            if self._turns.alone and self._is_kept_back(each):
+            if self._turns.alone and self._turns.kept_back_until(each) > now:
                 continue
             if batch and (batch[0].alone or each.alone or size + each.size > self._max_size):
                 return batch, True
@@ -551,6 +551,7 @@ class CallBatcher(Generic[Work, Result]):
         self._under_way += 1
         for each in batch:
             self._queue.remove(each)
+            self._turns.begin(each)
             self._touched |= each.touches
         if self._queue:
             # While this one gathered, nobody else led.

@@ -10,15 +10,19 @@ there, but for what other processes write at that very moment.
 
 The naive way, a lock for each provider, costs each write of a decision from memory two
 calls for each of its providers, lets who comes in time overtake who waits to be alone for
-ever, and needs an order among locks. Here all that wait or write stand in one line, in the
-order in which they came; each waits for those before it with which it does not go
-together, for all its providers at once. Nobody waits for who came later, so that no two
-wait for one another. While nobody is to be alone nobody looks at the line.
+ever, and needs an order among locks. Here all that wait or write stand in one line: those
+under way at its head, behind them those that wait, in the order in which they came. Each
+waits for those before it with which it does not go together, for all its providers at
+once. Who waits waits for nobody behind it, and who is under way for nobody at all, so that
+no two wait for one another. While nobody is to be alone nobody looks at the line.
 
-A write that hangs does not keep others for long: whoever waited for :data:`TURN_SECONDS`
-goes on beside it. What waits is one call, not Nova's whole claim, which reads before and
-pauses between its tries: :meth:`WriteTurns.within` has the report client's own PUT take
-the turn. Where a call's answer is lost its turn ends, though it may be carried out yet.
+A write that hangs does not keep others for long: from :data:`TURN_SECONDS` behind its own
+beginning on another goes beside it, and keeps the rest back in its stead. So however long
+a line is, it goes one by one as long as each call ends in time; only where several hang
+one behind another do those who waited for :data:`MOST_SECONDS` go all at once. What waits
+is one call, not Nova's whole claim, which reads before and pauses between its tries:
+:meth:`WriteTurns.within` has the report client's own PUT take the turn. Where a call's
+answer is lost its turn ends, though it may be carried out yet.
 
 Who takes which:
 
@@ -46,8 +50,10 @@ from nova.scheduler.client import report
 
 LOG = logging.getLogger(__name__)
 
-#: How long a write waits at most for those before it.
+#: How long a write that is under way keeps others back, from its beginning.
 TURN_SECONDS = 5.0
+#: How long a write waits in all. Half of what a claim has by default until its answer.
+MOST_SECONDS = 15.0
 
 
 class WriteTurn(Protocol):
@@ -65,12 +71,16 @@ class WriteTurn(Protocol):
     def waits_until(self) -> float:
         """When it goes on beside whatever is under way; on the clock of the turns."""
 
+    #: Since when it is under way; None while it waits. On that clock, too.
+    began_at: float | None
 
-@attrs.frozen(eq=False)
+
+@attrs.define(eq=False)
 class _OwnTurn:
     touches: frozenset[Hashable]
     alone_at: frozenset[Hashable]
     waits_until: float
+    began_at: float | None = None
 
 
 class WriteTurns:
@@ -85,21 +95,37 @@ class WriteTurns:
         #: Condition is four calls, of each request several.
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        #: All that wait or are under way, in the order in which they came.
+        #: All that are under way or wait; see the module.
         self.line: list[WriteTurn] = []
         #: How many of these are to be alone somewhere; where none is nobody need wait.
         self.alone = 0
 
-    def is_kept_back(self, turn: WriteTurn) -> bool:
-        """Say whether one in the line is to wait for one before it; under the lock."""
+    def kept_back_until(self, turn: WriteTurn) -> float:
+        """Say until when one in the line waits, if nothing changes; 0.0: it need not.
+
+        Under the lock; on the clock of the turns.
+        """
+        until = 0.0
         for other in self.line:
             if other is turn:
-                return False
-            if (other.alone_at and not other.alone_at.isdisjoint(turn.touches)) or (
-                turn.alone_at and not turn.alone_at.isdisjoint(other.touches)
+                break
+            if (not other.alone_at or other.alone_at.isdisjoint(turn.touches)) and (
+                not turn.alone_at or turn.alone_at.isdisjoint(other.touches)
             ):
-                return True
-        return False
+                continue
+            if other.began_at is None:
+                return turn.waits_until
+            until = max(until, other.began_at + TURN_SECONDS)
+        return min(until, turn.waits_until)
+
+    def begin(self, turn: WriteTurn) -> None:
+        """Have one that waited be under way; under the lock."""
+        turn.began_at = self.clock()
+        if self.alone:
+            # Whoever came before it and waits, for a place among the calls, say, waits for it now.
+            self.line.remove(turn)
+            self.line.insert(0, turn)
+            self.changed.notify_all()
 
     @contextlib.contextmanager
     def taken(
@@ -110,13 +136,14 @@ class WriteTurns:
         :param alone_at: where no other may be under way meanwhile
         """
         all_touched = frozenset(touches)
-        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + TURN_SECONDS)
+        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + MOST_SECONDS)
         with self.lock:
             self.line.append(own)
             self.alone += bool(own.alone_at)
         try:
             with self.lock:
                 is_its_turn = self._wait(own)
+                self.begin(own)
             if not is_its_turn:
                 LOG.info("A write to Placement takes so long that another goes on beside it.")
             yield
@@ -127,9 +154,9 @@ class WriteTurns:
                 self.changed.notify_all()
 
     def _wait(self, own: WriteTurn) -> bool:
-        """Wait until nobody before it keeps it back; False where it goes on all the same."""
-        while self.alone and self.is_kept_back(own):
-            left_seconds = own.waits_until - self.clock()
+        """Wait until it need not; False where it goes on beside another all the same."""
+        while self.alone and (until := self.kept_back_until(own)):
+            left_seconds = until - self.clock()
             if left_seconds <= 0:
                 return False
             self.changed.wait(left_seconds)

@@ -32,15 +32,30 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
 WAIT_SECONDS = 30.0
 
 
+@contextlib.contextmanager
+def bounds(turn_seconds: float, most_seconds: float) -> Iterator[None]:
+    """Have a write keep others back for so long, and wait for so long itself."""
+    with (
+        mock.patch.object(write_turns, "TURN_SECONDS", turn_seconds),
+        mock.patch.object(write_turns, "MOST_SECONDS", most_seconds),
+    ):
+        yield
+
+
+def patient() -> contextlib.AbstractContextManager[None]:
+    return bounds(WAIT_SECONDS, WAIT_SECONDS)
+
+
 class SchedulerDied(Exception):
     """Between the write and the look."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Turn:
     touches: frozenset[int]
     alone_at: frozenset[int]
-    waits_until: float = 0.0
+    waits_until: float = 15.0
+    began_at: float | None = None
 
 
 @attrs.frozen
@@ -91,6 +106,7 @@ class LineTest(testtools.TestCase):
             strategies.tuples(
                 strategies.frozensets(strategies.integers(0, 4), min_size=1),
                 strategies.frozensets(strategies.integers(0, 4)),
+                strategies.none() | strategies.sampled_from([1.0, 2.0, 12.0]),
             ),
             min_size=1,
             max_size=8,
@@ -98,14 +114,21 @@ class LineTest(testtools.TestCase):
     )
     def test_each_waits_for_those_before_it_alone_so_that_one_can_always_go(self, drawn):
         turns = write_turns.WriteTurns()
-        turns.line = [Turn(touches, alone & touches) for touches, alone in drawn]
+        turns.line = [
+            Turn(touches, alone & touches, began_at=began_at) for touches, alone, began_at in drawn
+        ]
         for place, one in enumerate(turns.line):
-            expected = any(
-                (one.alone_at & other.touches) | (other.alone_at & one.touches)
+            in_the_way = [
+                other.began_at
                 for other in turns.line[:place]
-            )
-            self.assertEqual(expected, turns.is_kept_back(one))
-        self.assertFalse(turns.is_kept_back(turns.line[0]))
+                if (one.alone_at & other.touches) | (other.alone_at & one.touches)
+            ]
+            # Seconds: 5 from a beginning on, 15 from its own coming (at 0) at the most.
+            expected = 0.0
+            for began_at in in_the_way:
+                expected = max(expected, 15.0 if began_at is None else min(15.0, began_at + 5.0))
+            self.assertEqual(expected, turns.kept_back_until(one))
+        self.assertEqual(0.0, turns.kept_back_until(turns.line[0]))
 
 
 class TurnsTest(testtools.TestCase):
@@ -165,7 +188,7 @@ class TurnsTest(testtools.TestCase):
                             raise SchedulerDied
 
             with (
-                mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS),
+                patient(),
                 futures.ThreadPoolExecutor(9) as pool,
             ):
                 running = [
@@ -190,12 +213,12 @@ class TurnsTest(testtools.TestCase):
             with self.turns.taken([host], [host]):
                 both.wait(WAIT_SECONDS)
 
-        with mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS):
+        with patient():
             for done in [self.started(lambda host=host: write(host)) for host in ("h1", "h2")]:
                 done.result(WAIT_SECONDS)
 
     def test_who_waits_to_be_alone_is_not_overtaken(self):
-        with mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS):
+        with patient():
             with self.turns.taken(["h1"]):
                 alone = self.started(lambda: self.write("alone", ["h1"], ["h1"]))
                 self.standing(2)
@@ -216,7 +239,7 @@ class TurnsTest(testtools.TestCase):
             return [None] * len(works)
 
         batcher, work = self.batcher(call), Write(frozenset({"h1"}), frozenset(), True, 0.0)
-        with mock.patch.object(write_turns, "TURN_SECONDS", WAIT_SECONDS):
+        with patient():
             with self.turns.taken(["h1"], ["h1"]):
                 first = self.started(lambda: batcher.submit(work, 1))
                 self.standing(2)
@@ -240,10 +263,7 @@ class TurnsTest(testtools.TestCase):
     def test_a_write_that_hangs_keeps_nobody_beyond_the_bound(self):
         batcher = self.batcher(lambda works: [None] * len(works))
         work = Write(frozenset({"h1", "h2"}), frozenset(), True, 0.0)
-        with (
-            mock.patch.object(write_turns, "TURN_SECONDS", 0.2),
-            self.turns.taken(["h1", "h2"], ["h1", "h2"]),
-        ):
+        with bounds(0.2, WAIT_SECONDS), self.turns.taken(["h1", "h2"], ["h1", "h2"]):
             began = time.monotonic()
             for call in (
                 lambda: self.write("beside", ["h1"]),
@@ -253,9 +273,104 @@ class TurnsTest(testtools.TestCase):
             ):
                 self.started(call).result(WAIT_SECONDS)
             waited = time.monotonic() - began
-            # Each once for all its providers.
-            self.assertGreater(waited, 0.7)
+            # It is known to hang by then: nobody waits for it again.
+            self.assertGreater(waited, 0.15)
             self.assertLess(waited, WAIT_SECONDS / 2)
+
+    def test_a_long_line_goes_one_by_one_while_none_of_it_hangs(self):
+        """Writers that wait for many times what one may take; none is beside another."""
+        under_way = UnderWay()
+
+        def call(works: Sequence[Write]) -> list[None]:
+            with under_way.writing(works):
+                return [None] * len(works)
+
+        batcher = self.batcher(call)
+
+        def run(number: int) -> None:
+            if number % 3 == 2:
+                batcher.submit(Write(frozenset({"h1"}), frozenset(), True, 0.02), 1)
+                return
+            one = Write(frozenset({"h1"}), frozenset({"h1"}), False, 0.02)
+            with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
+                pass
+
+        began = time.monotonic()
+        with bounds(0.3, WAIT_SECONDS), futures.ThreadPoolExecutor(48) as pool:
+            for done in [pool.submit(run, number) for number in range(48)]:
+                done.result(WAIT_SECONDS)
+        self.assertGreater(time.monotonic() - began, 0.6)
+        # Memory's share a call; nobody else has company.
+        self.assertEqual([], under_way.wrong)
+
+    def test_behind_a_write_that_hangs_the_rest_goes_one_by_one_too(self):
+        with bounds(0.2, WAIT_SECONDS), self.turns.taken(["h1"], ["h1"]):
+            under_way = UnderWay()
+
+            def run() -> None:
+                one = Write(frozenset({"h1"}), frozenset({"h1"}), False, 0.01)
+                with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
+                    pass
+
+            with futures.ThreadPoolExecutor(8) as pool:
+                for done in [pool.submit(run) for _ in range(8)]:
+                    done.result(WAIT_SECONDS)
+        self.assertEqual([], under_way.wrong)
+
+    def test_where_one_after_the_other_hangs_nobody_waits_for_all_of_them(self):
+        released = threading.Event()
+        self.addCleanup(released.set)
+
+        def hang(name: str) -> None:
+            with self.turns.taken(["h1"], ["h1"]):
+                self.order.append(name)
+                released.wait(WAIT_SECONDS)
+
+        with bounds(0.2, 0.5):
+            began = time.monotonic()
+            hanging = [self.started(lambda name=name: hang(name)) for name in "abcdefgh"]
+            until = time.monotonic() + WAIT_SECONDS
+            while len(self.order) < 8:
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.001)
+            # Five more turns of 0.2 s would have come behind the bound.
+            self.assertLess(time.monotonic() - began, 0.2 * 7)
+            self.assertGreater(time.monotonic() - began, 0.4)
+            released.set()
+            for done in hanging:
+                done.result(WAIT_SECONDS)
+
+    def test_who_waits_for_a_place_among_the_calls_waits_for_who_went_on_beside_it(self):
+        """An alone write that waited too long for a call's turn is not joined by that call."""
+        first_goes, call_order = threading.Event(), self.order
+        self.addCleanup(first_goes.set)
+
+        def call(works: Sequence[Write]) -> list[None]:
+            call_order.append("call at " + min(works[0].providers))
+            if "other" in works[0].providers:
+                first_goes.wait(WAIT_SECONDS)
+            return [None] * len(works)
+
+        batcher = placement_calls.CallBatcher(
+            call, max_calls=1, touches=lambda work: work.providers, turns=self.turns
+        )
+
+        def submit(host: str) -> None:
+            batcher.submit(Write(frozenset({host}), frozenset(), True, 0.0), 1)
+
+        with patient():
+            other = self.started(lambda: submit("other"))
+            self.standing(1)
+            kept = self.started(lambda: submit("h1"))
+            self.standing(2)
+        with bounds(WAIT_SECONDS, 0.2), self.turns.taken(["h1"], ["h1"]):
+            # It waited for the one before it, which has no place among the calls.
+            first_goes.set()
+            other.result(WAIT_SECONDS)
+            self.assertRaises(futures.TimeoutError, kept.result, 0.1)
+            self.assertEqual(["call at other"], self.order)
+        kept.result(WAIT_SECONDS)
+        self.assertEqual(["call at other", "call at h1"], self.order)
 
     def test_memorys_call_gives_up_behind_a_write_that_hangs_where_its_request_is_over(self):
         batcher = self.batcher(lambda works: [None] * len(works))
