@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent import futures
 from typing import Any
 from unittest import mock
@@ -460,15 +460,37 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 
     def test_a_snapshot_with_a_page_of_another_database_is_interrupted(self) -> None:
         """An address that goes from A to B and back to A, while pages are read."""
-        tables = ("nodb_record", "nodb_sequence")
         client = self.client()
-        for hundred in range(25):
-            keys = (records.RecordKey("suite", f"{hundred:02}-{each:02}") for each in range(100))
-            client.write([records.Write(key, 0, b"in A") for key in keys])
-        self.execute(
-            *(f"CREATE TABLE {table}_in_b AS SELECT * FROM {table}" for table in tables),
+        self._write_hundreds(client, range(25))
+        self._assert_interrupted(
+            client,
             "DELETE FROM nodb_record_in_b WHERE record_key < '24'",
             "UPDATE nodb_sequence_in_b SET epoch = 'elsewhere'",
+        )
+
+    def test_a_snapshot_with_a_page_of_a_replica_that_lags_is_interrupted(self) -> None:
+        """It is of the same epoch, and lacks what the feed behind the snapshot does not bring."""
+        client = self.client()
+        self._write_hundreds(client, (number for number in range(25) if number != 15))
+        former = client.head().version
+        self._write_hundreds(client, [15])
+        self._assert_interrupted(
+            client,
+            "DELETE FROM nodb_record_in_b WHERE record_key LIKE '15-%'",
+            f"UPDATE nodb_sequence_in_b SET version = {former}",
+        )
+
+    @staticmethod
+    def _write_hundreds(client: driver.SQLAlchemySynchronizer, hundreds: Iterable[int]) -> None:
+        for hundred in hundreds:
+            keys = (records.RecordKey("suite", f"{hundred:02}-{each:02}") for each in range(100))
+            client.write([records.Write(key, 0, b"in A") for key in keys])
+
+    def _assert_interrupted(self, client: driver.SQLAlchemySynchronizer, *hurt: str) -> None:
+        """Read one page of a snapshot from B, a copy of A that was hurt."""
+        tables = ("nodb_record", "nodb_sequence")
+        self.execute(
+            *(f"CREATE TABLE {table}_in_b AS SELECT * FROM {table}" for table in tables), *hurt
         )
 
         def lead_to(there: str, away: str) -> None:
