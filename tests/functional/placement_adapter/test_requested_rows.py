@@ -121,4 +121,4 @@ class PostgreSQLPackedTextsTest(PackedTextsTest):
 
 
 class SQLitePackedTextsTest(PackedTextsTest):
-    database = _SQLiteFile  # type: ignore[assignment]
+    database = _SQLiteFile
