@@ -900,6 +900,24 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
                 # Not once asked and believed for ever: the answer is of the moment.
                 self.assertEqual([expected] * 3, [exchanges() for _ in range(3)])
 
+    def test_a_server_that_takes_no_whole_writes_is_asked_nothing_for_them(self) -> None:
+        """As MySQL and a node of Galera: a small write is what a large one is."""
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client = self.client()
+        self.put(client, b"connected")
+        for fresh_seconds in (-1.0, database.FRESH_SECONDS):
+            write = records.Write(records.RecordKey("suite", f"{fresh_seconds}"), 0)
+            client.now_seconds()  # The clock is asked once a second.
+            with (
+                mock.patch.object(
+                    counter_statements, "allows_whole_writes", autospec=True, return_value=False
+                ),
+                mock.patch.object(database, "FRESH_SECONDS", fresh_seconds),
+            ):
+                asked = self.exchanges_of(client, lambda write=write: client.write([write]))
+            self.assertEqual(self.write_questions, len(asked), asked)
+
     def test_a_fresh_connection_that_the_server_ended_leaves_no_write_in_doubt(self) -> None:
         client = self.client()
         for number in range(5):
