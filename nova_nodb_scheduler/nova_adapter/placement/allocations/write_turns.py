@@ -17,10 +17,11 @@ once. Who waits waits for nobody behind it, and who is under way for nobody at a
 no two wait for one another. While nobody is to be alone nobody looks at the line.
 
 A write that hangs does not keep others for long: from :data:`TURN_SECONDS` behind its own
-beginning on another goes beside it, and keeps the rest back in its stead. So however long
-a line is, it goes one by one as long as each call ends in time; only where several hang
-one behind another do those who waited for :data:`MOST_SECONDS` go all at once. What waits
-is one call, not Nova's whole claim, which reads before and pauses between its tries:
+beginning on another goes beside it, and keeps the rest back in its stead; a write from
+memory that cannot go until that one ends keeps nobody back meanwhile. So a line goes one by
+one as long as all of it takes less than :data:`MOST_SECONDS`; only where it takes longer,
+or several hang one behind another, do those who waited for so long go all at once. What
+waits is one call, not Nova's whole claim, which reads before and pauses between its tries:
 :meth:`WriteTurns.within` has the report client's own PUT take the turn. Where a call's
 answer is lost its turn ends, though it may be carried out yet.
 
@@ -40,6 +41,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -74,6 +76,10 @@ class WriteTurn(Protocol):
     #: Since when it is under way; None while it waits. On that clock, too.
     began_at: float | None
 
+    @property
+    def held_up_from(self) -> float:
+        """From when it keeps nobody back while it waits: what else it waits for hangs then."""
+
 
 @attrs.define(eq=False)
 class _OwnTurn:
@@ -81,6 +87,8 @@ class _OwnTurn:
     alone_at: frozenset[Hashable]
     waits_until: float
     began_at: float | None = None
+    #: It waits for nothing but its turn.
+    held_up_from: float = math.inf
 
 
 class WriteTurns:
@@ -113,10 +121,13 @@ class WriteTurns:
                 not turn.alone_at or turn.alone_at.isdisjoint(other.touches)
             ):
                 continue
-            if other.began_at is None:
+            until = max(
+                until,
+                other.held_up_from if other.began_at is None else other.began_at + TURN_SECONDS,
+            )
+            if until >= turn.waits_until:
                 return turn.waits_until
-            until = max(until, other.began_at + TURN_SECONDS)
-        return min(until, turn.waits_until)
+        return until
 
     def begin(self, turn: WriteTurn) -> None:
         """Have one that waited be under way; under the lock."""
