@@ -54,7 +54,8 @@ LOG = logging.getLogger(__name__)
 
 #: How long a write that is under way keeps others back, from its beginning.
 TURN_SECONDS = 5.0
-#: How long a write waits in all. Half of what a claim has by default until its answer.
+#: How long a write waits in all, with all tries of one claim of Nova's. Half of what a claim
+#: has by default until its answer.
 MOST_SECONDS = 15.0
 
 
@@ -140,14 +141,19 @@ class WriteTurns:
 
     @contextlib.contextmanager
     def taken(
-        self, touches: Collection[Hashable], alone_at: Collection[Hashable] = ()
+        self,
+        touches: Collection[Hashable],
+        alone_at: Collection[Hashable] = (),
+        most_seconds: float | None = None,
     ) -> Iterator[None]:
         """Wait for a turn, and hold it; a thread that is killed gives it back.
 
         :param alone_at: where no other may be under way meanwhile
+        :param most_seconds: to wait; None for :data:`MOST_SECONDS`
         """
         all_touched = frozenset(touches)
-        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + MOST_SECONDS)
+        most = MOST_SECONDS if most_seconds is None else most_seconds
+        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + most)
         with self.lock:
             self.line.append(own)
             self.alone += bool(own.alone_at)
@@ -177,15 +183,26 @@ class WriteTurns:
     def within(self, alone_at: Collection[Hashable] = ()) -> Iterator[None]:
         """Have what Nova's report client PUTs of allocations in this thread take turns.
 
+        It tries one claim up to four times: these wait for :data:`MOST_SECONDS` in all, for
+        what was claimed among the schedulers lapses meanwhile.
+
         :param alone_at: providers where no claim was judged
         """
         _wrap()
         before = getattr(_of_thread, "turns", None)
-        _of_thread.turns = (self, frozenset(alone_at))
+        _of_thread.turns = _Asked(self, frozenset(alone_at), MOST_SECONDS)
         try:
             yield
         finally:
             _of_thread.turns = before
+
+
+@attrs.define
+class _Asked:
+    turns: WriteTurns
+    alone_at: frozenset[Hashable]
+    #: To wait yet.
+    left_seconds: float
 
 
 #: What the PUTs of a thread take turns by, see :meth:`WriteTurns.within`.
@@ -202,15 +219,17 @@ def _wrap() -> None:
 def _in_turn(method: Any) -> Any:
     @functools.wraps(method)
     def put(self: Any, url: str, data: Any, *args: Any, **kwargs: Any) -> Any:
-        asked: tuple[WriteTurns, frozenset[Hashable]] | None = getattr(_of_thread, "turns", None)
+        asked: _Asked | None = getattr(_of_thread, "turns", None)
         providers = _providers(url, data)
         if asked is None or not providers:
             return method(self, url, data, *args, **kwargs)
-        turns, alone_at = asked
+        clock = asked.turns.clock
+        began = clock()
         # Whoever else wraps it may have us wrap it again: one write has one turn.
         _of_thread.turns = None
         try:
-            with turns.taken(providers, alone_at):
+            with asked.turns.taken(providers, asked.alone_at, asked.left_seconds):
+                asked.left_seconds -= clock() - began
                 return method(self, url, data, *args, **kwargs)
         finally:
             _of_thread.turns = asked

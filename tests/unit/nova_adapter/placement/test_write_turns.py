@@ -527,6 +527,22 @@ class OwnPathTest(testtools.TestCase):
             self.allocated()
         self.assertLess(time.monotonic() - began, write_turns.TURN_SECONDS)
 
+    def test_all_tries_of_one_claim_wait_no_longer_than_one(self):
+        body = {"allocations": {"h1": {"resources": {}}}}
+        client = report.SchedulerReportClient(adapter=_Adapter(lambda url: None))  # type: ignore
+        with bounds(WAIT_SECONDS, 0.5), self.turns.taken(["h1"], ["h1"]):
+            began = time.monotonic()
+            with self.turns.within():
+                for _ in range(4):
+                    client.put("/allocations/a", body)
+            waited = time.monotonic() - began
+            # The next one's tries are its own.
+            with self.turns.within():
+                client.put("/allocations/b", body)
+        self.assertGreater(waited, 0.4)
+        self.assertLess(waited, 1.5)
+        self.assertGreater(time.monotonic() - began - waited, 0.4)
+
     def test_what_gives_no_provider_more_takes_no_turn(self):
         with self.turns.within(["h1"]):
             self.client.put("/allocations/a", {"allocations": {}})
