@@ -38,7 +38,9 @@ class RequestedRows:
     :param users: the same
     :param types: ids of consumer types by name
     :param consumers: by uuid, as Placement's own reading of one returns it, but for its times
-    :param held: ids of allocations by the consumer's uuid
+    :param held: ids of allocations by the consumer's uuid in lower case: to MySQL's collation they
+        may be of a record that has it in another. Of two names that differ in case alone, these are
+        those of both
     """
 
     providers: dict[str, tuple[int, str, str | None, int | None]] = attrs.field(factory=dict)
@@ -119,7 +121,7 @@ def _put_consumer(found: RequestedRows, line: str) -> None:
 
 def _put_allocation(found: RequestedRows, line: str) -> None:
     number, consumer = packed_rows.unpacked(line, 1)
-    found.held.setdefault(consumer, []).append(int(number))
+    found.held.setdefault(consumer.lower(), []).append(int(number))
 
 
 #: By kind of row.
