@@ -824,8 +824,8 @@ class UnburiedTest(unittest.TestCase):
         return {each for each in servers if novas_own.unburied(each, asked, burials)}
 
     def test_those_that_were_never_created_are_told_by_the_schedulers_word(self) -> None:
-        for scheduler in (self.scheduler, self.stock):
-            self.assertEqual({_SECOND}, self.unburied(self.conductor(), scheduler(_FIRST, _SECOND)))
+        for asked in (self.scheduler(_FIRST, _SECOND), self.stock(_FIRST, _SECOND)):
+            self.assertEqual({_SECOND}, self.unburied(self.conductor(), asked))
         tags = self.conductor(call="self._create_tags(cctxt, instance.uuid, tags)")
         self.assertEqual({_SECOND}, self.unburied(tags, self.scheduler(_FIRST, _SECOND)))
 
