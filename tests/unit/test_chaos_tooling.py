@@ -770,26 +770,34 @@ class UnburiedTest(unittest.TestCase):
         own = "2026-11-28 03:53:58.378 20260 ERROR oslo_messaging.rpc.server"
         nova = "/venv/lib/python3.11/site-packages/nova"
         lines = [
-            f"2026-11-28 03:53:50.592 20260 ERROR nova.conductor.manager {about} Failed to "
-            "schedule instances: nova.exception_Remote.NoValidHost_Remote: No valid host was "
-            "found. ",
+            (
+                f"2026-11-28 03:53:50.592 20260 ERROR nova.conductor.manager {about} Failed to "
+                "schedule instances: nova.exception_Remote.NoValidHost_Remote: No valid host was "
+                "found. "
+            ),
             "Traceback (most recent call last):",
             "",
-            f"2026-11-28 03:53:55.138 20260 WARNING nova.scheduler.utils {about} [instance: "
-            f"{_FIRST}] Setting instance to ERROR state.: nova.exception_Remote.NoValidHost_Remote:"
-            " No valid host was found. ",
+            (
+                f"2026-11-28 03:53:55.138 20260 WARNING nova.scheduler.utils {about} [instance: "
+                f"{_FIRST}] Setting instance to ERROR state.: nova.exception_Remote.NoValidHost_Remote:"
+                " No valid host was found. "
+            ),
             f"{own} {about} Exception during message handling: {why}",
             f"{own} Traceback (most recent call last):",
-            f'{own}   File "{nova}/conductor/manager.py", line 1683, in '
-            "schedule_and_build_instances",
+            (
+                f'{own}   File "{nova}/conductor/manager.py", line 1683, in '
+                "schedule_and_build_instances"
+            ),
             f"{own}     host_lists = self._schedule_instances(context, request_specs[0],",
             f"{own} nova.exception_Remote.NoValidHost_Remote: No valid host was found. ",
             f"{own} ",
             f"{own} During handling of the above exception, another exception occurred:",
             f"{own} ",
             f"{own} Traceback (most recent call last):",
-            f'{own}   File "{nova}/conductor/manager.py", line 1687, in '
-            "schedule_and_build_instances",
+            (
+                f'{own}   File "{nova}/conductor/manager.py", line 1687, in '
+                "schedule_and_build_instances"
+            ),
             f"{own}     self._bury_in_cell0(context, request_specs[0], exc,",
             f'{own}   File "{nova}/conductor/manager.py", line 1662, in {function}',
             f"{own}     {call}",
