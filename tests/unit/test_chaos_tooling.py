@@ -779,8 +779,8 @@ class UnburiedTest(unittest.TestCase):
             "",
             (
                 f"2026-11-28 03:53:55.138 20260 WARNING nova.scheduler.utils {about} [instance: "
-                f"{_FIRST}] Setting instance to ERROR state.: nova.exception_Remote.NoValidHost_Remote:"
-                " No valid host was found. "
+                f"{_FIRST}] Setting instance to ERROR state.: "
+                "nova.exception_Remote.NoValidHost_Remote: No valid host was found. "
             ),
             f"{own} {about} Exception during message handling: {why}",
             f"{own} Traceback (most recent call last):",

@@ -54,6 +54,8 @@ def _draw(
     for side, (color, marker) in _STYLES.items():
         for (name, value), line in zip(values.items(), ("-", ":"), strict=True):
             found = [(case.hosts, value(case.sides[side])) for case in cases if side in case.sides]
+            # Nothing is left where more went on before: there is no place for it on a logarithm.
+            found = [(hosts, seconds) for hosts, seconds in found if seconds > 0]
             if found:
                 axes.plot(
                     *zip(*found, strict=True),
