@@ -19,7 +19,7 @@ import sqlalchemy as sa
 def packed(kind: int, words: Sequence[Any], text: Any = None) -> Any:
     """Return a row's text in SQL; NULL where a word or the text is.
 
-    :param words: what has no spaces: numbers, uuids
+    :param words: what has no spaces: numbers, uuids, texts by :func:`as_word`
     :param text: comes last
     """
     parts: list[Any] = [literal(f"{kind:d} ")]
@@ -37,6 +37,20 @@ def or_nothing(value: Any, mark: str = "") -> Any:
     """
     shown = sa.cast(value, sa.String())
     return sa.func.coalesce(literal(mark) + shown if mark else shown, literal(""))
+
+
+def as_word(text: Any) -> Any:
+    """Return a text in SQL without the spaces that it has.
+
+    Its length beside it would not do: SQLite's ends at a NUL.
+    """
+    escaped = sa.func.replace(sa.cast(text, sa.String()), literal("~"), literal("~1"))
+    return sa.type_coerce(sa.func.replace(escaped, literal(" "), literal("~0")), sa.String())
+
+
+def text_of(word: str) -> str:
+    """Return a text of :func:`as_word`."""
+    return word.replace("~0", " ").replace("~1", "~") if "~" in word else word
 
 
 def literal(text: str) -> Any:

@@ -46,6 +46,7 @@ _Ensure = Callable[..., tuple[Any, bool, Any]]
 
 _PROVIDERS = rp_obj._RP_TBL
 _ALLOCATIONS = alloc_obj._ALLOC_TBL
+_CONSUMERS = consumer_obj.CONSUMER_TBL
 
 _UUID_LENGTH = 36
 
@@ -235,7 +236,7 @@ def read_again(context: Any) -> None:
         if name not in new or new[name].has_generation:
             raise exception.ConcurrentUpdateDetected
         consumer_obj.Consumer._from_db_object(context, new[name].consumer, row)
-        found[name] = attrs.evolve(new[name], held=rows.held.get(name, ()))
+        found[name] = attrs.evolve(new[name], held=rows.held.get(name.lower(), ()))
     setattr(context, _ATTRIBUTE, found)
 
 
@@ -336,7 +337,7 @@ def _requested(
     }
     found = {}
     known = {name.lower() for name in rows.consumers}
-    unrecorded = {name.lower() for name in rows.held} - known
+    unrecorded = rows.held.keys() - known
     for name, each in data.items():
         if name in ahead.names or (unrecorded and name.lower() in unrecorded):
             found[name] = ahead.consumer(context, name, each, want_version)
@@ -357,8 +358,10 @@ def _requested(
             _check_generation(row, each.get("consumer_generation"))
         type_id = _type_id(context, rows, each.get("consumer_type")) if has_type else None
         wanted = data_util.RequestAttr(projects[project_id], users[user_id], type_id)
+        # Of all names in this case, for it is the only one of the request.
+        held = rows.held.get(name.lower(), ())
         found[name] = RequestedConsumer(
-            _consumer(context, name, row, wanted), wanted, has_generation, rows.held.get(name, ())
+            _consumer(context, name, row, wanted), wanted, has_generation, held
         )
     return found
 
@@ -422,21 +425,31 @@ def _consumer(context: Any, name: str, row: Mapping[str, Any] | None, wanted: An
 
 
 def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """Return what consumers hold, as allocations of nothing: to be removed; by one statement."""
+    """Return what consumers hold, as allocations of nothing: to be removed; by one statement.
+
+    Whose an allocation is the database says, as to Placement: it may have the name in another case
+    than the record.
+
+    :param consumers: by the uuids of their records
+    """
     if not consumers:
         return {}
     columns = _ALLOCATIONS.c
     query = (
         sa.select(
             columns.id,
-            columns.consumer_id,
+            _CONSUMERS.c.uuid.label("consumer_uuid"),
             columns.resource_class_id,
             _PROVIDERS.c.id.label("provider_id"),
             _PROVIDERS.c.uuid.label("provider_uuid"),
             _PROVIDERS.c.name.label("provider_name"),
             _PROVIDERS.c.generation.label("provider_generation"),
         )
-        .select_from(_ALLOCATIONS.join(_PROVIDERS, columns.resource_provider_id == _PROVIDERS.c.id))
+        .select_from(
+            _ALLOCATIONS.join(_PROVIDERS, columns.resource_provider_id == _PROVIDERS.c.id).join(
+                _CONSUMERS, columns.consumer_id == _CONSUMERS.c.uuid
+            )
+        )
         .where(columns.consumer_id.in_(list(consumers)))
         .order_by(columns.id)
     )
@@ -451,12 +464,12 @@ def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> dict[str, S
             row.provider_name,
             row.provider_generation,
         )
-        held.setdefault(row.consumer_id, []).append(
+        held.setdefault(row.consumer_uuid, []).append(
             alloc_obj.Allocation(
                 id=row.id,
                 resource_provider=provider,
                 resource_class=context.rc_cache.string_from_id(row.resource_class_id),
-                consumer=consumers[row.consumer_id],
+                consumer=consumers[row.consumer_uuid],
                 used=0,
             )
         )

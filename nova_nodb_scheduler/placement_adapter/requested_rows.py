@@ -38,7 +38,9 @@ class RequestedRows:
     :param users: the same
     :param types: ids of consumer types by name
     :param consumers: by uuid, as Placement's own reading of one returns it, but for its times
-    :param held: ids of allocations by the consumer's uuid
+    :param held: ids of allocations by the consumer's uuid in lower case: to MySQL's collation they
+        may be of a record that has it in another. Of two names that differ in case alone, these are
+        those of both
     """
 
     providers: dict[str, tuple[int, str, str | None, int | None]] = attrs.field(factory=dict)
@@ -102,17 +104,16 @@ def _put_type(found: RequestedRows, line: str) -> None:
 
 def _put_consumer(found: RequestedRows, line: str) -> None:
     words = packed_rows.unpacked(line, 7)
-    number, generation, type_id, project_id, user_id, uuid, project_length, names = words
-    length = int(project_length)
+    number, generation, type_id, project_id, user_id, uuid, project, user = words
     found.consumers[uuid] = {
         "id": int(number),
         "uuid": uuid,
         "generation": int(generation),
         "consumer_type_id": packed_rows.number(type_id),
         "project_id": int(project_id),
-        "project_external_id": names[:length],
+        "project_external_id": packed_rows.text_of(project),
         "user_id": int(user_id),
-        "user_external_id": names[length:],
+        "user_external_id": user,
         "created_at": None,
         "updated_at": None,
     }
@@ -120,7 +121,7 @@ def _put_consumer(found: RequestedRows, line: str) -> None:
 
 def _put_allocation(found: RequestedRows, line: str) -> None:
     number, consumer = packed_rows.unpacked(line, 1)
-    found.held.setdefault(consumer, []).append(int(number))
+    found.held.setdefault(consumer.lower(), []).append(int(number))
 
 
 #: By kind of row.
@@ -149,11 +150,7 @@ def _statement() -> Any:
         of_consumers.project_id,
         of_consumers.user_id,
         of_consumers.uuid,
-        sa.func.char_length(_PROJECTS.c.external_id),
-    )
-    # Of two that may hold anything, the length of the first is told.
-    names = sa.cast(_PROJECTS.c.external_id, sa.String()) + sa.cast(
-        _USERS.c.external_id, sa.String()
+        packed_rows.as_word(_PROJECTS.c.external_id),
     )
     return sa.union_all(
         branch(
@@ -168,7 +165,7 @@ def _statement() -> Any:
             _USERS.c.external_id.in_(named("users"))
         ),
         branch(_TYPE, (_TYPES.c.id,), _TYPES.c.name).where(_TYPES.c.name.in_(named("types"))),
-        branch(_CONSUMER, words, names)
+        branch(_CONSUMER, words, _USERS.c.external_id)
         .select_from(consumers)
         .where(of_consumers.uuid.in_(named("consumers"))),
         branch(_ALLOCATION, (_ALLOCATIONS.c.id,), _ALLOCATIONS.c.consumer_id).where(

@@ -25,9 +25,11 @@ _LOG_LEVELS = {
     "sqlalchemy": "WARN",
     "stevedore": "WARN",
     "urllib3.connectionpool": "WARN",
+    "nova.scheduler.manager": "DEBUG",
     "nova_nodb_scheduler.nova_adapter.decision_log": "DEBUG",
 }
-"""Of schedulers: which way each request took, of those who were killed later, too."""
+"""Of schedulers, in stock, too: which servers each request has, and which way it took, also of
+those who were killed later."""
 
 Options = dict[str, dict[str, str]]
 
@@ -138,10 +140,10 @@ def _overrides(
             configuration.merge(
                 found[name], {"DEFAULT": {"rpc_response_timeout": str(shape.rpc_seconds)}}
             )
+    levels = ",".join(f"{name}={level}" for name, level in _LOG_LEVELS.items())
+    for name in settings.scheduler_names:
+        configuration.merge(found[name], {"DEFAULT": {"default_log_levels": levels}})
     if backend is not None:
-        levels = ",".join(f"{name}={level}" for name, level in _LOG_LEVELS.items())
-        for name in settings.scheduler_names:
-            configuration.merge(found[name], {"DEFAULT": {"default_log_levels": levels}})
         claims = {
             "claim_lease_seconds": str(shape.lease_seconds),
             "claim_deadline_seconds": str(shape.lease_seconds * DEADLINE_SHARE),

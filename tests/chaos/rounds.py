@@ -152,6 +152,8 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.unreverted),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.not_reverted),
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.migrations),
+            novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.ended_burials),
+            novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.requests),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -275,7 +277,8 @@ class Rounds:
 class NovasLogs:
     """Of the services that leave things behind by themselves; see :mod:`.logs.novas_own`.
 
-    :ivar sends_again: a server that a nova-compute gave up is sent again: it may not be stuck
+    :ivar sends_again: a server that a nova-compute gave up is sent again, and a request whose
+        conductor ended is taken up by another: they may not be stuck
     """
 
     conductors: novas_own.ServiceLogs[novas_own.Abandoned]
@@ -285,13 +288,24 @@ class NovasLogs:
     moves: novas_own.ServiceLogs[novas_own.Unfreed]
     reverts: novas_own.ServiceLogs[str]
     migrations: novas_own.ServiceLogs[str]
+    burials: novas_own.ServiceLogs[novas_own.EndedBurial]
+    requests: novas_own.ServiceLogs[str]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
         """Return the line by which Nova itself left what was found; None without one."""
-        left: novas_own.Abandoned | novas_own.Unfreed | novas_own.Undone | None = None
+        left: (
+            novas_own.Abandoned
+            | novas_own.EndedBurial
+            | novas_own.Unfreed
+            | novas_own.Undone
+            | None
+        ) = None
         if _is_build_request(finding):
             left = self.conductors.left().get(finding.subject)
+            if left is None and not self.sends_again:
+                asked, burials = self.requests.left(), self.burials.left()
+                left = novas_own.unburied(finding.subject, asked, burials)
         elif finding.kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
             left = self.computes.left().get(finding.subject)
             left = left or self.moves.left().get(finding.subject)

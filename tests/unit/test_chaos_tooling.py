@@ -614,7 +614,11 @@ class DecisionLinesTest(unittest.TestCase):
             self.assertEqual({"feed behind": 2, "mirror behind": 1}, lines.left_memory())
 
 
-def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> rounds.NovasLogs:
+def _logs(
+    *conductors: pathlib.Path,
+    computes: Iterable[pathlib.Path] = (),
+    schedulers: Iterable[pathlib.Path] = (),
+) -> rounds.NovasLogs:
     return rounds.NovasLogs(
         novas_own.ServiceLogs(conductors, novas_own.abandoned),
         novas_own.ServiceLogs(computes, novas_own.unfreed),
@@ -623,6 +627,8 @@ def _logs(*conductors: pathlib.Path, computes: Iterable[pathlib.Path] = ()) -> r
         novas_own.ServiceLogs(conductors, novas_own.unreverted),
         novas_own.ServiceLogs(computes, novas_own.not_reverted),
         novas_own.ServiceLogs(computes, novas_own.migrations),
+        novas_own.ServiceLogs(conductors, novas_own.ended_burials),
+        novas_own.ServiceLogs(schedulers, novas_own.requests),
     )
 
 
@@ -742,6 +748,147 @@ class NovasOwnTest(unittest.TestCase):
             cloud.sql("INSERT INTO nova_api.build_requests VALUES (?)", uuid)
         left = rounds.AfterQuiet(_logs(), {_SECOND})
         self.assertEqual([_THIRD], [each.subject for each in left.findings(cloud.snapshot())])
+
+
+class UnburiedTest(unittest.TestCase):
+    """Seed 208 of scheduler kills with memcached: a client deletes the first of two servers.
+
+    Lines as a conductor and a scheduler of Nova 34 wrote them.
+    """
+
+    request = "req-720ab958-8c86-4b97-8e53-4794d6136081"
+
+    def conductor(
+        self,
+        *,
+        function: str = "_bury_in_cell0",
+        call: str = "self._set_vm_state_and_notify(",
+        why: str = f"nova.exception.{_GONE}",
+    ) -> str:
+        """What it says of the first server, with whose deletion it ends; none of the others."""
+        about = f"[None {self.request} 4e06014c 9d6b199b - - default default]"
+        own = "2026-11-28 03:53:58.378 20260 ERROR oslo_messaging.rpc.server"
+        nova = "/venv/lib/python3.11/site-packages/nova"
+        lines = [
+            (
+                f"2026-11-28 03:53:50.592 20260 ERROR nova.conductor.manager {about} Failed to "
+                "schedule instances: nova.exception_Remote.NoValidHost_Remote: No valid host was "
+                "found. "
+            ),
+            "Traceback (most recent call last):",
+            "",
+            (
+                f"2026-11-28 03:53:55.138 20260 WARNING nova.scheduler.utils {about} [instance: "
+                f"{_FIRST}] Setting instance to ERROR state.: nova.exception_Remote.NoValidHost_Remote:"
+                " No valid host was found. "
+            ),
+            f"{own} {about} Exception during message handling: {why}",
+            f"{own} Traceback (most recent call last):",
+            (
+                f'{own}   File "{nova}/conductor/manager.py", line 1683, in '
+                "schedule_and_build_instances"
+            ),
+            f"{own}     host_lists = self._schedule_instances(context, request_specs[0],",
+            f"{own} nova.exception_Remote.NoValidHost_Remote: No valid host was found. ",
+            f"{own} ",
+            f"{own} During handling of the above exception, another exception occurred:",
+            f"{own} ",
+            f"{own} Traceback (most recent call last):",
+            (
+                f'{own}   File "{nova}/conductor/manager.py", line 1687, in '
+                "schedule_and_build_instances"
+            ),
+            f"{own}     self._bury_in_cell0(context, request_specs[0], exc,",
+            f'{own}   File "{nova}/conductor/manager.py", line 1662, in {function}',
+            f"{own}     {call}",
+            f'{own}   File "{nova}/scheduler/utils.py", line 989, in set_vm_state_and_notify',
+            f"{own}     instance.save()",
+            f"{own} {why}",
+            f"{own} ",
+        ]
+        return "\n".join([*lines, ""])
+
+    def scheduler(self, *servers: str, request: str = request) -> str:
+        """The plugin's words as it has decided."""
+        return (
+            "2026-11-28 03:53:50.431 2260 DEBUG nova_nodb_scheduler.nova_adapter.decision_log "
+            f"[None {request} 4e06014c 9d6b199b - - default default] Servers {', '.join(servers)}: "
+            "no_valid_host after 1.99 s, candidates: memory; hosts: none; refused: none. record "
+            "/venv/nova_nodb_scheduler/nova_adapter/decision_log.py:174\n"
+        )
+
+    def stock(self, *servers: str) -> str:
+        """Nova's words as it begins."""
+        return (
+            "2026-11-28 03:53:48.431 2260 DEBUG nova.scheduler.manager [None "
+            f"{self.request} 4e06014c 9d6b199b - - default default] Starting to schedule for "
+            f"instances: {list(servers)} select_destinations /venv/nova/scheduler/manager.py:215\n"
+        )
+
+    def unburied(self, conductor: str, scheduler: str) -> set[str]:
+        burials = novas_own.ended_burials(conductor.splitlines(keepends=True))
+        asked = novas_own.requests(scheduler.splitlines(keepends=True))
+        servers = (_FIRST, _SECOND, _THIRD)
+        return {each for each in servers if novas_own.unburied(each, asked, burials)}
+
+    def test_those_that_were_never_created_are_told_by_the_schedulers_word(self) -> None:
+        for asked in (self.scheduler(_FIRST, _SECOND), self.stock(_FIRST, _SECOND)):
+            self.assertEqual({_SECOND}, self.unburied(self.conductor(), asked))
+        tags = self.conductor(call="self._create_tags(cctxt, instance.uuid, tags)")
+        self.assertEqual({_SECOND}, self.unburied(tags, self.scheduler(_FIRST, _SECOND)))
+
+    def test_those_that_were_created_before_it_stay_as_well(self) -> None:
+        [created] = [line for line in self.conductor().splitlines() if "Setting" in line]
+        text = f"{created.replace(_FIRST, _SECOND)}\n{self.conductor()}"
+        asked = self.scheduler(_SECOND, _FIRST, _THIRD)
+        self.assertEqual({_SECOND, _THIRD}, self.unburied(text, asked))
+
+    def test_a_lost_database_leaves_what_it_had_not_come_to(self) -> None:
+        lost = "oslo_db.exception.DBConnectionError: (pymysql.err.OperationalError) (2013, 'x')"
+        text = self.conductor(call="instance.create()", why=lost)
+        asked = self.scheduler(_FIRST, _SECOND)
+        self.assertEqual({_FIRST, _SECOND}, self.unburied(text, asked))
+
+    def test_a_server_of_another_request_is_not_excused(self) -> None:
+        other = self.scheduler(_SECOND, request="req-0123abcd")
+        self.assertEqual(set(), self.unburied(self.conductor(), self.scheduler(_FIRST) + other))
+        # The first one's request is not the one that ended at its deletion.
+        other = self.scheduler(_FIRST, request="req-0123abcd")
+        self.assertEqual(set(), self.unburied(self.conductor(), self.scheduler(_SECOND) + other))
+
+    def test_without_the_schedulers_word_none_is_excused(self) -> None:
+        named = self.scheduler(_FIRST, _SECOND).replace("no_valid_host after", "lost")
+        self.assertEqual(set(), self.unburied(self.conductor(), named))
+
+    def test_another_end_excuses_nothing(self) -> None:
+        asked = self.scheduler(_FIRST, _SECOND)
+        for other in (
+            self.conductor(function="_cold_migrate"),
+            self.conductor(call="build_request.destroy()"),
+            self.conductor(call="inst.destroy()"),
+            self.conductor(why=f"nova.exception.{_HOST_CHANGED}"),
+            self.conductor(why="oslo_messaging.exceptions.MessagingTimeout: Timed out"),
+            self.conductor(why=f"nova.exception.{_GONE.replace(_FIRST, _THIRD)}"),
+            self.conductor().split("Exception during message handling")[0],
+            "",
+        ):
+            self.assertEqual(set(), self.unburied(other, asked))
+
+    def test_a_build_request_is_told_apart_with_both_words_unless_it_is_taken_up_again(
+        self,
+    ) -> None:
+        stuck = audit.Finding(audit.STUCK, _SECOND, audit.NO_SERVER)
+        with tempfile.TemporaryDirectory() as folder:
+            names = ("nova-super-conductor.log", "nova-scheduler-1.log", "nova-scheduler-2.log")
+            conductor, first, second = (pathlib.Path(folder, name) for name in names)
+            logs = _logs(conductor, schedulers=(first, second))
+            conductor.write_text(self.conductor())
+            self.assertIsNone(logs.proof(stuck))
+            second.write_text(self.scheduler(_FIRST, _SECOND))
+            self.assertIn(self.request, logs.proof(stuck) or "")
+            self.assertIsNone(logs.proof(attrs.evolve(stuck, subject=_FIRST)))
+            self.assertIsNone(logs.proof(attrs.evolve(stuck, detail="building, scheduling")))
+            self.assertIsNone(attrs.evolve(logs, sends_again=True).proof(stuck))
 
 
 class UndoneTest(unittest.TestCase):
@@ -1095,6 +1242,16 @@ class DeploymentTest(unittest.TestCase):
         self.assertEqual(
             settings.port("rabbitmq"), configuration.transport_port(settings, "nova-api")
         )
+
+    def test_every_scheduler_tells_which_servers_a_request_has(self) -> None:
+        settings = _settings()
+        for backend in (None, backends.BackEnd("sqlite", settings)):
+            shape = deployment.Shape(backend="sqlite", with_plugin=backend is not None)
+            with deployment.links.Links(settings, [], backend) as cuts:
+                overrides = deployment._overrides(shape, settings, backend, cuts)
+            for name in settings.scheduler_names:
+                levels = overrides[name]["DEFAULT"]["default_log_levels"].split(",")
+                self.assertIn("nova.scheduler.manager=DEBUG", levels)
 
 
 class OwnPathTest(unittest.TestCase):

@@ -6,8 +6,12 @@ all of them in cell0 and then destroys their build requests, one after the other
 deletes one of the servers just then takes both from it, the build request and the server in
 cell0: ``_bury_in_cell0`` ends at that one with ``ObjectActionError: host changed``, or with
 ``InstanceNotFound`` if it was gone a moment before, and the build requests behind it stay for
-good. So do those of all its servers where it ends there with ``DBConnectionError``, for MariaDB
-was killed: a client who deletes them then deletes what stands in cell0, and no more.
+good. Or the client deletes it before all are created: then ``_bury_in_cell0`` ends with
+``InstanceNotFound`` as it sets that one to ERROR, or gives it its tags, and has come to no build
+request at all. Those of the others stay, of such as are in cell0 and of such as are nowhere. So do
+those of all its servers where it ends there with ``DBConnectionError``, for MariaDB was killed: a
+client who deletes them then deletes what stands in cell0, and no more. A conductor does not name
+the servers that it never created; a scheduler does, which was asked for hosts for all of them.
 
 Allocations of moves. A client deletes a server that is on its way to another host. The source's
 nova-compute cannot go on with the move and gives the server its allocation back, which the
@@ -59,10 +63,18 @@ _DIED = re.compile(
 )
 _FRAME = re.compile(r"/nova/conductor/manager\.py\", line \d+, in _bury_in_cell0")
 _CALL = "    inst.destroy()"
+# What may not find a server that was just created; build requests come behind all servers.
+_EARLY_CALL = re.compile(r"    self\._(?:set_vm_state_and_notify|create_tags)\(")
 _DELETED = re.compile(
     r"BuildRequestNotFound: BuildRequest not found for instance (?P<server>[0-9a-f-]{36})"
 )
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# Nova's code as it begins with a request, and the plugin's with its decision.
+_ASKED = re.compile(
+    rf"(?:Starting to schedule for instances: \[|\bServers )'?{_UUID}'?(?:, '?{_UUID}'?)*"
+    r"(?:\]|: \w+ after \d)"
+)
+_SERVER = re.compile(_UUID)
 _TERMINATED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Terminating instance")
 _NOT_MOVED = re.compile(
     r"Exception during message handling: .*AllocationMoveFailed: Failed to move allocations from"
@@ -122,6 +134,7 @@ class _Burial:
     :ivar missing: the server that it did not find then, if that is what it says
     :ivar is_burial: whether it died as it destroyed a server whose build request was gone
     :ivar deleted: that server
+    :ivar is_early: whether it died in a burial before it came to any build request
     :ivar lost_database: whether it died in a burial, of its database
     """
 
@@ -130,6 +143,7 @@ class _Burial:
     missing: str | None = None
     is_burial: bool = False
     deleted: str = ""
+    is_early: bool = False
     lost_database: bool = False
 
     def abandoned(self) -> Iterator[Abandoned]:
@@ -149,13 +163,20 @@ class _Burial:
 
 def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
     """Return what a conductor's log proves to be abandoned, by server."""
+    burials = _burials(lines).values()
+    return {each.server: each for burial in burials for each in burial.abandoned()}
+
+
+def _burials(lines: Iterable[str]) -> Mapping[str, _Burial]:
+    """Return what a conductor's log tells of each request."""
     burials: dict[str, _Burial] = collections.defaultdict(_Burial)
     dying: _Burial | None = None
     before, of_database = "", False
     for line in lines:
         if dying is not None and _OF_A_TRACEBACK.match(line):
-            is_call = line.rstrip().endswith(_CALL)
-            dying.is_burial |= is_call and _FRAME.search(before) is not None
+            if _FRAME.search(before):
+                dying.is_burial |= line.rstrip().endswith(_CALL)
+                dying.is_early |= _EARLY_CALL.search(line) is not None
             dying.lost_database |= of_database and _FRAME.search(line) is not None
             before = line
             deleted = _DELETED.search(line)
@@ -174,7 +195,61 @@ def abandoned(lines: Iterable[str]) -> dict[str, Abandoned]:
         if died:
             dying, of_database = of_request, died["database"] is not None
             of_request.ended, of_request.missing = line.strip(), died["server"]
-    return {each.server: each for burial in burials.values() for each in burial.abandoned()}
+    return burials
+
+
+@attrs.frozen
+class EndedBurial:
+    """A conductor's end behind which nobody comes to any build request of a request.
+
+    :param deleted: the server whose deletion it ended at; empty where it lost its database
+    :param line: of the log, with which it ended
+    """
+
+    deleted: str
+    line: str
+
+
+def ended_burials(lines: Iterable[str]) -> dict[str, EndedBurial]:
+    """Return those that a conductor's log proves, by request; see :func:`unburied`."""
+    return {
+        request: EndedBurial(burial.missing or "", burial.ended)
+        for request, burial in _burials(lines).items()
+        if burial.lost_database or (burial.is_early and burial.missing)
+    }
+
+
+def requests(lines: Iterable[str]) -> dict[str, str]:
+    """Return the request in which a scheduler's log names each server, by server.
+
+    The last one of a server that moved; what is in cell0 or nowhere has only one.
+    """
+    found: dict[str, str] = {}
+    for line in lines:
+        asked, named = _ASKED.search(line), _REQUEST.search(line)
+        if asked and named:
+            found |= dict.fromkeys(_SERVER.findall(asked[0]), named["request"])
+    return found
+
+
+def unburied(
+    server: str, requests: Mapping[str, str], burials: Mapping[str, EndedBurial]
+) -> EndedBurial | None:
+    """Return the burial that left the build request of a server; None without one.
+
+    Schedulers tell which servers were asked for together, and nothing else: what one of them loses
+    is buried by its conductor, and excused only where the burial itself ended. Whose deletion it
+    ended at is not excused: who deleted that one took its build request first.
+
+    :param requests: see :func:`requests`
+    :param burials: see :func:`ended_burials`
+    """
+    request = requests.get(server, "")
+    ended = burials.get(request)
+    if ended is None or ended.deleted == server:
+        return None
+    is_of_request = not ended.deleted or requests.get(ended.deleted) == request
+    return ended if is_of_request else None
 
 
 @attrs.frozen
@@ -312,8 +387,8 @@ class ServiceLogs(Generic[_Left]):
     """Reads what services wrote since this was made; one thread.
 
     :param logs: one that is not there yet is read from its begin
-    :param find: :func:`abandoned` and :func:`unreverted` for conductors, :func:`untold` for
-        schedulers, the others for nova-computes
+    :param find: :func:`abandoned`, :func:`ended_burials` and :func:`unreverted` for conductors,
+        :func:`untold` and :func:`requests` for schedulers, the others for nova-computes
     """
 
     def __init__(
@@ -324,7 +399,7 @@ class ServiceLogs(Generic[_Left]):
         self._read: dict[log_tails.LogTail, tuple[int, dict[str, _Left]]] = {}
 
     def left(self) -> Mapping[str, _Left]:
-        """Return what was left, by its uuid; a log is read again only where it grew."""
+        """Return what was found, by uuid or request; a log is read again only where it grew."""
         found: dict[str, _Left] = {}
         for tail in self._tails:
             size = tail.size()

@@ -137,7 +137,27 @@ class History:
                 "PUT", f"/resource_providers/{name}/inventories", self._inventories(0)
             )
         if self._odd(0.2):
-            self._allocate_without_a_record(self._names.consumers[0])
+            self._allocate_without_a_record(self._spelled_in_a_case(self._names.consumers[0]))
+            if self._odd(0.4):
+                self._leave_a_record(self._spelled_in_a_case(self._names.consumers[0]))
+        elif self._odd(0.1):
+            self._leave_a_record(self._names.consumers[0])
+
+    def _spelled_in_a_case(self, name: str) -> str:
+        return self._rng.choice((name, name.upper()))
+
+    def _leave_a_record(self, consumer: str) -> None:
+        """Have a consumer of nothing, as Placement leaves one where it refuses a request."""
+        with self._placement.engine.begin() as connection:
+            owner = {}
+            for table in (_PROJECTS, _USERS):
+                made = connection.execute(table.insert().values(external_id="owner"))
+                owner[table.name] = made.inserted_primary_key[0]
+            connection.execute(
+                _CONSUMERS.insert().values(
+                    uuid=consumer, project_id=owner["projects"], user_id=owner["users"]
+                )
+            )
 
     def _allocate_without_a_record(self, consumer: str) -> None:
         """Have allocations of before Placement kept consumers, where nobody has migrated them."""

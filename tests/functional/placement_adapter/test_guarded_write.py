@@ -70,6 +70,21 @@ class GuardedCase(testtools.TestCase):
         with self.fixture.engine.connect() as connection:
             return connection.execute(sa.text("SELECT count(*) FROM consumers")).scalar_one()
 
+    def allocate_without_records(self, provider: str, *consumers: str) -> None:
+        """Have allocations of before Placement kept consumers, where nobody has migrated them."""
+        with self.fixture.engine.begin() as connection:
+            for consumer in consumers:
+                connection.execute(
+                    allocation._ALLOC_TBL.insert().values(
+                        resource_provider_id=sa.select(allocation._RP_TBL.c.id)
+                        .where(allocation._RP_TBL.c.uuid == provider)
+                        .scalar_subquery(),
+                        resource_class_id=0,
+                        consumer_id=consumer,
+                        used=2,
+                    )
+                )
+
 
 class StatementsTest(GuardedCase):
     """Their number is that of the steps, whatever the number of consumers."""
@@ -257,21 +272,6 @@ class WritesTest(GuardedCase):
         answer = self.placement.post({_uuids(1)[0]: _request({provider: asked})})
         self.assertEqual(400, answer.status)
         self.assertIn("No such resource class CUSTOM_SECOND", answer.body["errors"][0]["detail"])
-
-    def allocate_without_records(self, provider: str, *consumers: str) -> None:
-        """Have allocations of before Placement kept consumers, where nobody has migrated them."""
-        with self.fixture.engine.begin() as connection:
-            for consumer in consumers:
-                connection.execute(
-                    allocation._ALLOC_TBL.insert().values(
-                        resource_provider_id=sa.select(allocation._RP_TBL.c.id)
-                        .where(allocation._RP_TBL.c.uuid == provider)
-                        .scalar_subquery(),
-                        resource_class_id=0,
-                        consumer_id=consumer,
-                        used=2,
-                    )
-                )
 
     def test_allocations_without_a_record_of_their_consumer_are_replaced(self) -> None:
         provider = self.placement.provider(VCPU=4)
@@ -523,6 +523,31 @@ class OtherCaseTest(GuardedCase):
 
     def test_a_new_one_in_both_cases_without_a_generation_is_refused(self) -> None:
         self.assertEqual((409, [], 0), self.new(None, "1.38"))
+
+    def test_allocations_without_a_record_are_its_own_too(self) -> None:
+        self.provider = self.placement.provider(VCPU=10)
+        for wanted in ({}, {"VCPU": 3}):
+            consumer = "abcdef00-" + _uuids(1)[0][9:]
+            self.allocate_without_records(self.provider, consumer)
+            self.assertEqual({"VCPU": 2}, self.placement.usages(self.provider))
+            answer = self.placement.post({consumer.upper(): self.body(wanted, None)})
+            self.assertEqual(204, answer.status, answer)
+            self.assertEqual(wanted, self.placement.usages(self.provider))
+            self.assertEqual(len(wanted), self.consumer_records())
+
+    def test_allocations_in_another_case_than_its_record_are_its_own_too(self) -> None:
+        """As Placement leaves it where it refuses allocations of one that had no record."""
+        self.provider = self.placement.provider(VCPU=10)
+        for wanted in ({}, {"VCPU": 3}):
+            consumer = "abcdef00-" + _uuids(1)[0][9:]
+            made = self.placement.post({consumer.upper(): self.body({"VCPU": 2}, None)})
+            self.assertEqual(204, made.status, made)
+            with self.fixture.engine.begin() as connection:
+                connection.execute(allocation._ALLOC_TBL.update().values(consumer_id=consumer))
+            answer = self.placement.post({consumer.upper(): self.body(wanted, 1)})
+            self.assertEqual(204, answer.status, answer)
+            self.assertEqual(wanted, self.placement.usages(self.provider))
+            self.assertEqual(len(wanted), self.consumer_records())
 
     def test_a_new_one_whose_name_ends_a_line_is_kept_without_that(self) -> None:
         """Placement's pattern lets it pass, and the column has no room for it."""

@@ -25,6 +25,8 @@ from tests.functional.placement_adapter import placements_own_tests
 ALL = os.environ.get("NODB_PLACEMENT_TESTS") == "all"
 _MOST_SECONDS = 3600.0
 
+_PROVIDER_TESTS = "placement.tests.functional.db.test_resource_provider.ResourceProviderTestCase"
+
 
 @attrs.frozen
 class OwnTests:
@@ -53,7 +55,12 @@ def run(url: str, *, guarded: bool, everything: bool) -> OwnTests:
 
 
 class _OwnTestsMixin:
-    """Over one kind of database."""
+    """Over one kind of database.
+
+    :cvar only_guarded: tests that fail over Placement itself there, and pass with the guard
+    """
+
+    only_guarded: frozenset[str] = frozenset()
 
     def url(self) -> str:
         """Return the URL of an empty database."""
@@ -75,7 +82,8 @@ class _OwnTestsMixin:
             for name in stock.of.keys() | guarded.of.keys()
             if stock.of.get(name) != guarded.of.get(name)
         }
-        self.assertEqual({}, others)
+        meant = self.only_guarded if everything else ()
+        self.assertEqual(dict.fromkeys(meant, ("fail", "pass", None)), others)
 
 
 class SQLiteOwnTestsTest(_OwnTestsMixin, testtools.TestCase):
@@ -98,6 +106,10 @@ class MariaDBOwnTestsTest(_OwnTestsMixin, testtools.TestCase):
 
 class PostgreSQLOwnTestsTest(_OwnTestsMixin, testtools.TestCase):
     """By psycopg2, if it is there: Placement asks its cursors for what psycopg 3 has not."""
+
+    #: Placement gives allocations that it wrote the cursor's ``lastrowid``, which psycopg2 has as 0
+    #: for rows without an OID; a removal of them by that id removes none. The guard reads the ids.
+    only_guarded = frozenset({f"{_PROVIDER_TESTS}.test_nested_providers"})
 
     def url(self) -> str:
         url = str(self.useFixture(servers.PostgreSQL()).url)

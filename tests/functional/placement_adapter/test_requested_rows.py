@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from typing import Any
 
+import fixtures
 import testtools
 
 from nova_nodb_scheduler.placement_adapter import requested_rows
@@ -14,11 +16,24 @@ from nova_nodb_scheduler.testing import servers
 from tests.functional.placement_adapter import test_guarded_write
 
 _ROWS = 40
-#: Also what stands between words, marks a text that is there, and begins a line.
-_CHARACTERS = " =0é5'\"%\\|"
+#: Also what stands between words or for it, marks a text that is there, and begins a line.
+_CHARACTERS = " =0é5'\"%\\|~1"
+
+
+class _SQLiteFile(fixtures.Fixture):  # type: ignore[misc]
+    """An SQLite file with Placement's tables: ``url``."""
+
+    def __init__(self, prepare: Callable[[str], None]) -> None:
+        self._prepare = prepare
+
+    def _setUp(self) -> None:
+        self.url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/placement.sqlite"
+        self._prepare(self.url)
 
 
 class PackedTextsTest(test_guarded_write.GuardedCase):
+    characters = _CHARACTERS + "\0"
+
     def setUp(self) -> None:
         super().setUp()
         seed = random.randrange(2**32)
@@ -27,7 +42,7 @@ class PackedTextsTest(test_guarded_write.GuardedCase):
 
     def text(self) -> str:
         # Behind it something else: MySQL compares as if there were no spaces at the end.
-        middle = "".join(self.rng.choices(_CHARACTERS, k=self.rng.randrange(12)))
+        middle = "".join(self.rng.choices(self.characters, k=self.rng.randrange(12)))
         return self.rng.choice(("", " ", "=")) + middle + uuid.uuid4().hex[:8]
 
     def insert(self, table: Any, values: dict[str, Any]) -> int:
@@ -101,3 +116,9 @@ class PackedTextsTest(test_guarded_write.GuardedCase):
 
 class PostgreSQLPackedTextsTest(PackedTextsTest):
     database = servers.PostgreSQL
+    #: Which has no NUL in a text.
+    characters = _CHARACTERS
+
+
+class SQLitePackedTextsTest(PackedTextsTest):
+    database = _SQLiteFile

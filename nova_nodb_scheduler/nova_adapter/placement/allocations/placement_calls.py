@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -333,12 +334,18 @@ class _Place(Generic[Work, Result]):
     alone: bool
     touches: frozenset[Hashable]
     waits_until: float
+    _held_up_from: Callable[[frozenset[Hashable]], float]
     began_at: float | None = None
     #: Of one process no two calls for the same are under way here as it is.
     alone_at: frozenset[Hashable] = frozenset()
     result: Result | None = None
     error: Exception | None = None
     done: bool = False
+
+    @property
+    def held_up_from(self) -> float:
+        """See :class:`write_turns.WriteTurn`: by calls under way, for it waits for these too."""
+        return self._held_up_from(self.touches)
 
 
 @attrs.define(eq=False, slots=False)
@@ -379,7 +386,7 @@ class CallBatcher(Generic[Work, Result]):
     )
     _queue: list[_Place[Work, Result]] = attrs.field(init=False, factory=list)
     #: Calls, and what they touch.
-    _under_way: int = attrs.field(init=False, default=0)
+    _under_way: list[list[_Place[Work, Result]]] = attrs.field(init=False, factory=list)
     _touched: set[Hashable] = attrs.field(init=False, factory=set)
     #: Whether somebody waits for company.
     _gathering: bool = attrs.field(init=False, default=False)
@@ -447,7 +454,12 @@ class CallBatcher(Generic[Work, Result]):
         now = self._turns.clock()
         until = None if patience_seconds is None else now + patience_seconds
         place: _Place[Work, Result] = _Place(
-            work, size, alone, self._touches(work), now + write_turns.MOST_SECONDS
+            work,
+            size,
+            alone,
+            self._touches(work),
+            now + write_turns.MOST_SECONDS,
+            self._held_up_from,
         )
         with self._lock:
             self._queue.append(place)
@@ -511,10 +523,23 @@ class CallBatcher(Generic[Work, Result]):
         return left
 
     def _may_lead(self, place: _Place[Work, Result], now: float) -> bool:
-        if self._gathering or self._under_way >= self._max_calls:
+        if self._gathering or len(self._under_way) >= self._max_calls:
             return False
         batch, _ = self._next(now)
         return place in batch
+
+    def _held_up_from(self, touches: frozenset[Hashable]) -> float:
+        """Return from when work waits behind a call that hangs, or behind as many as there may be.
+
+        Under the lock; asked only where somebody is to be alone.
+        """
+        late, touching = -math.inf, math.inf
+        for batch in self._under_way:
+            hangs_from = (batch[0].began_at or 0.0) + write_turns.TURN_SECONDS
+            late = max(late, hangs_from)
+            if not all(touches.isdisjoint(each.touches) for each in batch):
+                touching = min(touching, hangs_from)
+        return min(touching, late) if len(self._under_way) >= self._max_calls else touching
 
     def _wait_for_company(self) -> None:
         if self._window_seconds > 0:
@@ -547,8 +572,8 @@ class CallBatcher(Generic[Work, Result]):
             size += each.size
         return batch, bool(batch) and (batch[0].alone or size >= self._max_size)
 
-    def _take(self, batch: Sequence[_Place[Work, Result]]) -> None:
-        self._under_way += 1
+    def _take(self, batch: list[_Place[Work, Result]]) -> None:
+        self._under_way.append(batch)
         for each in batch:
             self._queue.remove(each)
             self._turns.begin(each)
@@ -585,5 +610,5 @@ class CallBatcher(Generic[Work, Result]):
                 place.done = True
                 self._touched -= place.touches
                 self._turns.line.remove(place)
-            self._under_way -= 1
+            self._under_way.remove(batch)
             self._changed.notify_all()

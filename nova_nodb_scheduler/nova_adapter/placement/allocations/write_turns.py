@@ -17,10 +17,11 @@ once. Who waits waits for nobody behind it, and who is under way for nobody at a
 no two wait for one another. While nobody is to be alone nobody looks at the line.
 
 A write that hangs does not keep others for long: from :data:`TURN_SECONDS` behind its own
-beginning on another goes beside it, and keeps the rest back in its stead. So however long
-a line is, it goes one by one as long as each call ends in time; only where several hang
-one behind another do those who waited for :data:`MOST_SECONDS` go all at once. What waits
-is one call, not Nova's whole claim, which reads before and pauses between its tries:
+beginning on another goes beside it, and keeps the rest back in its stead; a write from
+memory that cannot go until that one ends keeps nobody back meanwhile. So a line goes one by
+one as long as all of it takes less than :data:`MOST_SECONDS`; only where it takes longer,
+or several hang one behind another, do those who waited for so long go all at once. What
+waits is one call, not Nova's whole claim, which reads before and pauses between its tries:
 :meth:`WriteTurns.within` has the report client's own PUT take the turn. Where a call's
 answer is lost its turn ends, though it may be carried out yet.
 
@@ -40,6 +41,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -52,7 +54,8 @@ LOG = logging.getLogger(__name__)
 
 #: How long a write that is under way keeps others back, from its beginning.
 TURN_SECONDS = 5.0
-#: How long a write waits in all. Half of what a claim has by default until its answer.
+#: How long a write waits in all, with all tries of one claim of Nova's. Half of what a claim
+#: has by default until its answer.
 MOST_SECONDS = 15.0
 
 
@@ -74,6 +77,10 @@ class WriteTurn(Protocol):
     #: Since when it is under way; None while it waits. On that clock, too.
     began_at: float | None
 
+    @property
+    def held_up_from(self) -> float:
+        """From when it keeps nobody back while it waits: what else it waits for hangs then."""
+
 
 @attrs.define(eq=False)
 class _OwnTurn:
@@ -81,6 +88,8 @@ class _OwnTurn:
     alone_at: frozenset[Hashable]
     waits_until: float
     began_at: float | None = None
+    #: It waits for nothing but its turn.
+    held_up_from: float = math.inf
 
 
 class WriteTurns:
@@ -113,10 +122,13 @@ class WriteTurns:
                 not turn.alone_at or turn.alone_at.isdisjoint(other.touches)
             ):
                 continue
-            if other.began_at is None:
+            until = max(
+                until,
+                other.held_up_from if other.began_at is None else other.began_at + TURN_SECONDS,
+            )
+            if until >= turn.waits_until:
                 return turn.waits_until
-            until = max(until, other.began_at + TURN_SECONDS)
-        return min(until, turn.waits_until)
+        return until
 
     def begin(self, turn: WriteTurn) -> None:
         """Have one that waited be under way; under the lock."""
@@ -129,14 +141,19 @@ class WriteTurns:
 
     @contextlib.contextmanager
     def taken(
-        self, touches: Collection[Hashable], alone_at: Collection[Hashable] = ()
+        self,
+        touches: Collection[Hashable],
+        alone_at: Collection[Hashable] = (),
+        most_seconds: float | None = None,
     ) -> Iterator[None]:
         """Wait for a turn, and hold it; a thread that is killed gives it back.
 
         :param alone_at: where no other may be under way meanwhile
+        :param most_seconds: to wait; None for :data:`MOST_SECONDS`
         """
         all_touched = frozenset(touches)
-        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + MOST_SECONDS)
+        most = MOST_SECONDS if most_seconds is None else most_seconds
+        own = _OwnTurn(all_touched, all_touched & set(alone_at), self.clock() + most)
         with self.lock:
             self.line.append(own)
             self.alone += bool(own.alone_at)
@@ -166,15 +183,26 @@ class WriteTurns:
     def within(self, alone_at: Collection[Hashable] = ()) -> Iterator[None]:
         """Have what Nova's report client PUTs of allocations in this thread take turns.
 
+        It tries one claim up to four times: these wait for :data:`MOST_SECONDS` in all, for
+        what was claimed among the schedulers lapses meanwhile.
+
         :param alone_at: providers where no claim was judged
         """
         _wrap()
         before = getattr(_of_thread, "turns", None)
-        _of_thread.turns = (self, frozenset(alone_at))
+        _of_thread.turns = _Asked(self, frozenset(alone_at), MOST_SECONDS)
         try:
             yield
         finally:
             _of_thread.turns = before
+
+
+@attrs.define
+class _Asked:
+    turns: WriteTurns
+    alone_at: frozenset[Hashable]
+    #: To wait yet.
+    left_seconds: float
 
 
 #: What the PUTs of a thread take turns by, see :meth:`WriteTurns.within`.
@@ -191,15 +219,17 @@ def _wrap() -> None:
 def _in_turn(method: Any) -> Any:
     @functools.wraps(method)
     def put(self: Any, url: str, data: Any, *args: Any, **kwargs: Any) -> Any:
-        asked: tuple[WriteTurns, frozenset[Hashable]] | None = getattr(_of_thread, "turns", None)
+        asked: _Asked | None = getattr(_of_thread, "turns", None)
         providers = _providers(url, data)
         if asked is None or not providers:
             return method(self, url, data, *args, **kwargs)
-        turns, alone_at = asked
+        clock = asked.turns.clock
+        began = clock()
         # Whoever else wraps it may have us wrap it again: one write has one turn.
         _of_thread.turns = None
         try:
-            with turns.taken(providers, alone_at):
+            with asked.turns.taken(providers, asked.alone_at, asked.left_seconds):
+                asked.left_seconds -= clock() - began
                 return method(self, url, data, *args, **kwargs)
         finally:
             _of_thread.turns = asked

@@ -94,21 +94,32 @@ class Database:
         """Lend a writer's connection, in no transaction yet; errors are not translated."""
         return self.engines[0].connect()
 
-    def connect_alive(self) -> sa.Connection:
+    def connect_alive(self, suits: Callable[[sa.Connection], bool]) -> sa.Connection | None:
         """Lend a writer's connection that lives, for one statement that commits.
 
         Of such a statement nobody could tell what became of it where the connection ends. So
         one that has rested is asked first, by an exchange; of one that was in use a moment
         ago it is enough that its server has not ended it.
+
+        :param suits: whether a connection is wanted for that, without an exchange
+        :returns: None where it is not; nothing was asked then
         """
         with engines.trust:
             connection = self.engines[0].connect()
+            if not suits(connection):
+                connection.close()
+                return None
             rested_since = connection.info.get(_GIVEN_BACK_AT, -math.inf)
             is_fresh = time.monotonic() - rested_since <= FRESH_SECONDS
             if is_fresh and engines.is_silent(connection):
                 return connection
             connection.close()
-        return self.connect()
+        connection = self.connect()
+        if suits(connection):
+            return connection
+        # Another server than before.
+        connection.close()
+        return None
 
     def ask(self, question: Callable[[sa.Connection], _Result]) -> _Result:
         """Answer a question by reading; every statement sees what was committed before it.

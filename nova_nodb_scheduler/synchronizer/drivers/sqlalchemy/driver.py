@@ -178,7 +178,7 @@ class SQLAlchemySynchronizer(driver_base.Driver):
     def _pages(
         self, cursor: records.Cursor, namespaces: Collection[str] | None
     ) -> Iterator[Sequence[records.Record]]:
-        return self._reader.pages(cursor.epoch, namespaces)
+        return self._reader.pages(cursor, namespaces)
 
     def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         return self._reader.fetch(cursor, limit)

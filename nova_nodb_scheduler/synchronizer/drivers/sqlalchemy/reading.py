@@ -6,7 +6,9 @@ connection, without a transaction around them. If the second still shows the
 reader's epoch and a floor not above its cursor, the first was of that epoch and
 complete too: neither ever goes back. The other way round a collection or a new
 epoch could slip in between. A snapshot does so at each page: its address may lead
-to another database for one of them, and back before the last.
+to another database for one of them, and back before the last. That one may be of
+the same epoch, and lag: what it lacks up to the snapshot's cursor the feed does
+not bring, so the version is looked at too.
 
 In sequencer mode a row without a version is none of the feed's: it gets one
 that is greater than all cursors. Reads and snapshots wait for it (see
@@ -124,15 +126,15 @@ class Reader:
         return list(by_key.values())
 
     def pages(
-        self, epoch: str, namespaces: Collection[str] | None
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
     ) -> Iterator[Sequence[records.Record]]:
         """Read all live records by key, each page in a short transaction of its own.
 
         On MariaDB and MySQL the next one is read meanwhile: two pages are held at a time.
 
-        :raises EpochBroken: a page was not of that epoch
+        :raises EpochBroken: a page was not of the cursor's epoch, or from before the cursor
         """
-        pages = self._pages(epoch, namespaces)
+        pages = self._pages(cursor, namespaces)
         if not self._database.is_mysql:
             # SQLite's client lets other threads run at each row: two of them wait for one
             # another more than they gain.
@@ -140,49 +142,57 @@ class Reader:
         return read_ahead.pages_ahead(pages, "nodb-sql-snapshot")
 
     def _pages(
-        self, epoch: str, namespaces: Collection[str] | None
+        self, cursor: records.Cursor, namespaces: Collection[str] | None
     ) -> Iterator[Sequence[records.Record]]:
         wanted = None if namespaces is None else sorted(set(namespaces))
-        namespace = self._next_namespace(epoch, "", wanted)
+        namespace = self._next_namespace(cursor, "", wanted)
         while namespace is not None:
             last_key = ""
             while True:
-                page = self._page(epoch, namespace, last_key)
+                page = self._page(cursor, namespace, last_key)
                 is_numbered = schema.UNNUMBERED not in page.versions
                 yield page if is_numbered else self._numbered(list(page))
                 if len(page) < PAGE_RECORDS:
                     break
                 last_key = page.keys[-1]
-            namespace = self._next_namespace(epoch, namespace, wanted)
+            namespace = self._next_namespace(cursor, namespace, wanted)
 
-    def _next_namespace(self, epoch: str, after: str, wanted: list[str] | None) -> str | None:
+    def _next_namespace(
+        self, cursor: records.Cursor, after: str, wanted: list[str] | None
+    ) -> str | None:
         if wanted is not None:
             return next((name for name in wanted if name > after), None)
         # One look-up by primary key; DISTINCT would read the whole index.
         query = sa.select(sa.func.min(_RECORD.c.namespace, type_=_RECORD.c.namespace.type)).where(
             _RECORD.c.namespace > after
         )
-        found: str | None = self._ask_in(
-            epoch, lambda connection: connection.execute(query).scalar_one()
+        found: str | None = self._ask_behind(
+            cursor, lambda connection: connection.execute(query).scalar_one()
         )
         return found
 
-    def _page(self, epoch: str, namespace: str, after: str) -> record_columns.RecordColumns:
-        return self._ask_in(
-            epoch,
+    def _page(
+        self, cursor: records.Cursor, namespace: str, after: str
+    ) -> record_columns.RecordColumns:
+        return self._ask_behind(
+            cursor,
             lambda connection: statements.page(connection, namespace, after, PAGE_RECORDS),
         )
 
-    def _ask_in(self, epoch: str, question: Callable[[sa.Connection], _Result]) -> _Result:
-        """Answer a question of an epoch.
+    def _ask_behind(
+        self, cursor: records.Cursor, question: Callable[[sa.Connection], _Result]
+    ) -> _Result:
+        """Answer a question of a cursor's epoch, by what stands there at the cursor or later.
 
-        :raises EpochBroken: the answer was of another
+        :raises EpochBroken: the answer was of another, or from before: a replica's that lags
         """
         found, row = self._database.ask(
             lambda connection: (question(connection), statements.peek(connection))
         )
-        if row is None or row.epoch != epoch or row.records_missing:
-            raise epochs.EpochBroken(f"epoch {epoch} is not in force")
+        if row is None or row.epoch != cursor.epoch or row.records_missing:
+            raise epochs.EpochBroken(f"epoch {cursor.epoch} is not in force")
+        if row.version < cursor.version:
+            raise epochs.EpochBroken(f"version {row.version} is behind {cursor.version}")
         return found
 
 

@@ -341,10 +341,10 @@ def _parts_of(text: bytes) -> tuple[str, int, int]:
 
 
 def _columns_of(count: int, told: bytes | None) -> _Columns | None:
-    """Return what a :data:`_PAGE_AT_ONCE` tells.
+    """Return what a :data:`_PAGE_AT_ONCE` tells, in the order of the keys.
 
     :returns: None where the server cut it short (``group_concat_max_len``,
-        ``max_allowed_packet``), or gave it in another order
+        ``max_allowed_packet``)
     """
     keys: list[str] = []
     revisions: list[int] = []
@@ -369,7 +369,17 @@ def _columns_of(count: int, told: bytes | None) -> _Columns | None:
         payloads.append(told[middle:at])
         revisions.append(revision)
         versions.append(version)
-    return (keys, revisions, versions, payloads) if at == end and sorted(keys) == keys else None
+    if at != end:
+        return None
+    if sorted(keys) != keys:
+        # As they lie in the server's table of the page: where their sizes differ, small ones
+        # lie in gaps between large ones.
+        places = sorted(range(count), key=keys.__getitem__)
+        keys = [keys[place] for place in places]
+        revisions = [revisions[place] for place in places]
+        versions = [versions[place] for place in places]
+        payloads = [payloads[place] for place in places]
+    return keys, revisions, versions, payloads
 
 
 def to_records(rows: Iterable[Sequence[Any]]) -> list[records.Record]:

@@ -104,9 +104,10 @@ class Writer:
             or not counter_statements.fits_one_statement(writes, self._database.statement_bytes)
         ):
             return None
-        with contextlib.closing(self._database.connect_alive()) as connection:
-            if not counter_statements.allows_whole_writes(connection):
-                return None
+        lent = self._database.connect_alive(counter_statements.allows_whole_writes)
+        if lent is None:
+            return None
+        with contextlib.closing(lent) as connection:
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
             self._step(statements.WHOLE)
             try:

@@ -341,7 +341,7 @@ class BatcherTest(testtools.TestCase):
             thread.join()
         self.assertEqual(([], []), (wrong, shared))
         self.assertGreater(max(most), 0)
-        self.assertEqual((0, set(), []), (batcher._under_way, batcher._touched, batcher._queue))
+        self.assertEqual(([], set(), []), (batcher._under_way, batcher._touched, batcher._queue))
 
     def test_it_works_with_green_threads(self) -> None:
         if util.find_spec("eventlet") is None:
@@ -382,7 +382,7 @@ class BatcherTest(testtools.TestCase):
                 eventlet.sleep(0.01)
                 first.kill()
             assert second.wait() == 20 and calls == [4, 1], calls
-            assert (batcher._under_way, batcher._gathering, batcher._coming) == (0, False, 0)
+            assert (batcher._under_way, batcher._gathering, batcher._coming) == ([], False, 0)
         """
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import random
 import subprocess
 import sys
@@ -56,6 +57,7 @@ class Turn:
     alone_at: frozenset[int]
     waits_until: float = 15.0
     began_at: float | None = None
+    held_up_from: float = math.inf
 
 
 @attrs.frozen
@@ -107,6 +109,7 @@ class LineTest(testtools.TestCase):
                 strategies.frozensets(strategies.integers(0, 4), min_size=1),
                 strategies.frozensets(strategies.integers(0, 4)),
                 strategies.none() | strategies.sampled_from([1.0, 2.0, 12.0]),
+                strategies.sampled_from([4.0, 14.0, 40.0, math.inf]),
             ),
             min_size=1,
             max_size=8,
@@ -115,18 +118,20 @@ class LineTest(testtools.TestCase):
     def test_each_waits_for_those_before_it_alone_so_that_one_can_always_go(self, drawn):
         turns = write_turns.WriteTurns()
         turns.line = [
-            Turn(touches, alone & touches, began_at=began_at) for touches, alone, began_at in drawn
+            Turn(touches, alone & touches, began_at=began_at, held_up_from=held_up_from)
+            for touches, alone, began_at, held_up_from in drawn
         ]
         for place, one in enumerate(turns.line):
             in_the_way = [
-                other.began_at
+                other
                 for other in turns.line[:place]
                 if (one.alone_at & other.touches) | (other.alone_at & one.touches)
             ]
             # Seconds: 5 from a beginning on, 15 from its own coming (at 0) at the most.
             expected = 0.0
-            for began_at in in_the_way:
-                expected = max(expected, 15.0 if began_at is None else min(15.0, began_at + 5.0))
+            for other in in_the_way:
+                begun, held_up = other.began_at, other.held_up_from
+                expected = max(expected, min(15.0, held_up if begun is None else begun + 5.0))
             self.assertEqual(expected, turns.kept_back_until(one))
         self.assertEqual(0.0, turns.kept_back_until(turns.line[0]))
 
@@ -317,6 +322,49 @@ class TurnsTest(testtools.TestCase):
                     done.result(WAIT_SECONDS)
         self.assertEqual([], under_way.wrong)
 
+    def test_behind_a_call_of_memorys_that_hangs_the_rest_goes_one_by_one_too(self):
+        """Though one of memory's stands before it that cannot begin while that call hangs."""
+        for hanging, calls in (("h1", 2), ("other", 1)):
+            with self.subTest(hanging=hanging):
+                self.go_behind(hanging, calls)
+
+    def go_behind(self, hanging: str, calls: int) -> None:
+        under_way, goes = UnderWay(), threading.Event()
+        self.addCleanup(goes.set)
+
+        def call(works: Sequence[Write]) -> list[None]:
+            goes.wait(WAIT_SECONDS)
+            return [None] * len(works)
+
+        batcher = placement_calls.CallBatcher(
+            call, max_calls=calls, touches=lambda work: work.providers, turns=self.turns
+        )
+
+        def submit(host: str) -> None:
+            batcher.submit(Write(frozenset({host}), frozenset(), True, 0.0), 1)
+
+        def run() -> None:
+            one = Write(frozenset({"h1"}), frozenset({"h1"}), False, 0.02)
+            with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
+                pass
+
+        began = time.monotonic()
+        with bounds(0.2, WAIT_SECONDS), futures.ThreadPoolExecutor(8) as pool:
+            calls_made = [self.started(lambda: submit(hanging))]
+            self.standing(1)
+            calls_made.append(self.started(lambda: submit("h1")))
+            self.standing(2)
+            for done in [pool.submit(run) for _ in range(8)]:
+                done.result(WAIT_SECONDS / 2)
+            waited = time.monotonic() - began
+            self.assertEqual(2, len(self.turns.line))
+            goes.set()
+            for done in calls_made:
+                done.result(WAIT_SECONDS)
+        self.assertGreater(waited, 0.15)
+        self.assertEqual([], under_way.wrong)
+        self.assertEqual([], self.turns.line)
+
     def test_where_one_after_the_other_hangs_nobody_waits_for_all_of_them(self):
         released = threading.Event()
         self.addCleanup(released.set)
@@ -478,6 +526,22 @@ class OwnPathTest(testtools.TestCase):
         with mock.patch.object(report.SchedulerReportClient, "put", wrapped):
             self.allocated()
         self.assertLess(time.monotonic() - began, write_turns.TURN_SECONDS)
+
+    def test_all_tries_of_one_claim_wait_no_longer_than_one(self):
+        body = {"allocations": {"h1": {"resources": {}}}}
+        client = report.SchedulerReportClient(adapter=_Adapter(lambda url: None))  # type: ignore
+        with bounds(WAIT_SECONDS, 0.5), self.turns.taken(["h1"], ["h1"]):
+            began = time.monotonic()
+            with self.turns.within():
+                for _ in range(4):
+                    client.put("/allocations/a", body)
+            waited = time.monotonic() - began
+            # The next one's tries are its own.
+            with self.turns.within():
+                client.put("/allocations/b", body)
+        self.assertGreater(waited, 0.4)
+        self.assertLess(waited, 1.5)
+        self.assertGreater(time.monotonic() - began - waited, 0.4)
 
     def test_what_gives_no_provider_more_takes_no_turn(self):
         with self.turns.within(["h1"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import cProfile
+import random
 import threading
 import unittest.mock
 from typing import Any
@@ -212,6 +213,28 @@ class TestColumnsMariaDB(TestColumnsSQLite, sql_databases.MariaDBCase):
                     page = statements_module.page(connection, "pools", "", 5)
             self.assertEqual(list(expected), list(page), most_bytes)
             self.assertEqual(most_bytes < whole, by_rows.called, most_bytes)
+
+    def test_records_of_many_sizes_are_read_once_and_come_in_the_order_of_their_keys(self) -> None:
+        """The server puts them together as they lie in a table of its own, small ones in gaps."""
+        sizes = random.Random(1)
+        written = [
+            records.Write(
+                records.RecordKey("pools", f"host-{number:03}"), 0, bytes(sizes.randint(300, 3000))
+            )
+            for number in range(200)
+        ]
+        self.assertTrue(all(each.won for each in self.synchronizer.write(written)))
+        _writers, readers = self.synchronizer.engines
+        with (
+            readers.connect() as connection,
+            unittest.mock.patch.object(
+                statements_module, "_columns_by_rows", wraps=statements_module._columns_by_rows
+            ) as by_rows,
+        ):
+            page = statements_module.page(connection, "pools", "", 150)
+        self.assertFalse(by_rows.called)
+        read = self.synchronizer.read([each.key for each in written[:150]])
+        self.assertEqual([read[each.key] for each in written[:150]], list(page))
 
     def test_a_snapshot_that_is_dropped_leaves_no_thread_behind(self) -> None:
         there = [records.RecordKey(name, key) for name in ("drives", "pools") for key in KEYS]

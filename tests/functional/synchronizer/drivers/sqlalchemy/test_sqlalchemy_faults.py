@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent import futures
 from typing import Any
 from unittest import mock
@@ -460,15 +460,37 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 
     def test_a_snapshot_with_a_page_of_another_database_is_interrupted(self) -> None:
         """An address that goes from A to B and back to A, while pages are read."""
-        tables = ("nodb_record", "nodb_sequence")
         client = self.client()
-        for hundred in range(25):
-            keys = (records.RecordKey("suite", f"{hundred:02}-{each:02}") for each in range(100))
-            client.write([records.Write(key, 0, b"in A") for key in keys])
-        self.execute(
-            *(f"CREATE TABLE {table}_in_b AS SELECT * FROM {table}" for table in tables),
+        self._write_hundreds(client, range(25))
+        self._assert_interrupted(
+            client,
             "DELETE FROM nodb_record_in_b WHERE record_key < '24'",
             "UPDATE nodb_sequence_in_b SET epoch = 'elsewhere'",
+        )
+
+    def test_a_snapshot_with_a_page_of_a_replica_that_lags_is_interrupted(self) -> None:
+        """It is of the same epoch, and lacks what the feed behind the snapshot does not bring."""
+        client = self.client()
+        self._write_hundreds(client, (number for number in range(25) if number != 15))
+        former = client.head().version
+        self._write_hundreds(client, [15])
+        self._assert_interrupted(
+            client,
+            "DELETE FROM nodb_record_in_b WHERE record_key LIKE '15-%'",
+            f"UPDATE nodb_sequence_in_b SET version = {former}",
+        )
+
+    @staticmethod
+    def _write_hundreds(client: driver.SQLAlchemySynchronizer, hundreds: Iterable[int]) -> None:
+        for hundred in hundreds:
+            keys = (records.RecordKey("suite", f"{hundred:02}-{each:02}") for each in range(100))
+            client.write([records.Write(key, 0, b"in A") for key in keys])
+
+    def _assert_interrupted(self, client: driver.SQLAlchemySynchronizer, *hurt: str) -> None:
+        """Read one page of a snapshot from B, a copy of A that was hurt."""
+        tables = ("nodb_record", "nodb_sequence")
+        self.execute(
+            *(f"CREATE TABLE {table}_in_b AS SELECT * FROM {table}" for table in tables), *hurt
         )
 
         def lead_to(there: str, away: str) -> None:
@@ -877,6 +899,24 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
             with mock.patch.object(database, "FRESH_SECONDS", fresh_seconds):
                 # Not once asked and believed for ever: the answer is of the moment.
                 self.assertEqual([expected] * 3, [exchanges() for _ in range(3)])
+
+    def test_a_server_that_takes_no_whole_writes_is_asked_nothing_for_them(self) -> None:
+        """As MySQL and a node of Galera: a small write is what a large one is."""
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        client = self.client()
+        self.put(client, b"connected")
+        for fresh_seconds in (-1.0, database.FRESH_SECONDS):
+            write = records.Write(records.RecordKey("suite", f"{fresh_seconds}"), 0)
+            client.now_seconds()  # The clock is asked once a second.
+            with (
+                mock.patch.object(
+                    counter_statements, "allows_whole_writes", autospec=True, return_value=False
+                ),
+                mock.patch.object(database, "FRESH_SECONDS", fresh_seconds),
+            ):
+                asked = self.exchanges_of(client, lambda write=write: client.write([write]))
+            self.assertEqual(self.write_questions, len(asked), asked)
 
     def test_a_fresh_connection_that_the_server_ended_leaves_no_write_in_doubt(self) -> None:
         client = self.client()
