@@ -537,7 +537,7 @@ class CallBatcher(Generic[Work, Result]):
         for batch in self._under_way:
             hangs_from = (batch[0].began_at or 0.0) + write_turns.TURN_SECONDS
             late = max(late, hangs_from)
-            if not all(touches.isdisjoint(each.touches) for each in batch):
+            if any(not touches.isdisjoint(each.touches) for each in batch):
                 touching = min(touching, hangs_from)
         return min(touching, late) if len(self._under_way) >= self._max_calls else touching
 

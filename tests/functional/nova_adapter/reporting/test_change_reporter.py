@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-import sys
 import threading
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memory import faults
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
 from nova_nodb_scheduler.synchronizer.records import publisher
 from nova_nodb_scheduler.testing import patience
+from tests import counted_calls
 from tests.functional.nova_adapter import cloud
 
 _LONG = datetime.timedelta(minutes=5)
@@ -454,33 +454,18 @@ class FaultTest(ReporterCase):
                     node.vcpus_used = turn
                     node.save()
 
-        def called() -> int:
-            """Return how many functions this thread calls for 20 saves."""
-            calls = 0
-
-            def note(_frame: Any, event: str, _argument: Any) -> None:
-                nonlocal calls
-                calls += event in ("call", "c_call")
-
-            sys.setprofile(note)
-            try:
-                save(2)
-            finally:
-                sys.setprofile(None)
-            return calls
-
         def waited() -> float:
             """Return for how long it was not at work in 200 saves."""
             worked, begun = time.thread_time(), time.monotonic()
             save(20)
             return time.monotonic() - begun - (time.thread_time() - worked)
 
-        stock_called, stock_waited = called(), waited()
+        stock_called, stock_waited = counted_calls.count(save, 2), waited()
         made = self.running()
         self.client.moving.clear()
         self.addCleanup(self.client.moving.set)
         # The reporter's thread stands in a request for all of it. 10 calls a save.
-        self.assertLess(called() - stock_called, 20 * 15)
+        self.assertLess(counted_calls.count(save, 2) - stock_called, 20 * 15)
         self.assertLess(waited(), stock_waited * 3 + 2)
         self.assertEqual(10, made.status().queued)
         self.client.moving.set()

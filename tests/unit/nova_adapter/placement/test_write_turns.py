@@ -158,9 +158,27 @@ class TurnsTest(testtools.TestCase):
         with self.turns.taken(providers, alone_at):
             self.order.append(name)
 
-    def batcher(self, call: Callable[..., Any]) -> placement_calls.CallBatcher[Write, None]:
+    def write_alone(self, under_way: UnderWay, seconds: float) -> None:
+        one = Write(frozenset({"h1"}), frozenset({"h1"}), False, seconds)
+        with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
+            pass
+
+    def batcher(
+        self, call: Callable[..., Any], max_calls: int = 3
+    ) -> placement_calls.CallBatcher[Write, None]:
         return placement_calls.CallBatcher(
-            call, max_calls=3, max_size=4, touches=lambda work: work.providers, turns=self.turns
+            call,
+            max_calls=max_calls,
+            max_size=4,
+            touches=lambda work: work.providers,
+            turns=self.turns,
+        )
+
+    def submitted(
+        self, batcher: placement_calls.CallBatcher[Write, None], host: str
+    ) -> futures.Future[Any]:
+        return self.started(
+            lambda: batcher.submit(Write(frozenset({host}), frozenset(), True, 0.0), 1)
         )
 
     def test_at_no_time_is_an_unjudged_write_beside_another_to_its_provider(self):
@@ -296,9 +314,7 @@ class TurnsTest(testtools.TestCase):
             if number % 3 == 2:
                 batcher.submit(Write(frozenset({"h1"}), frozenset(), True, 0.05), 1)
                 return
-            one = Write(frozenset({"h1"}), frozenset({"h1"}), False, 0.05)
-            with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
-                pass
+            self.write_alone(under_way, 0.05)
 
         began = time.monotonic()
         with bounds(1.5, WAIT_SECONDS), futures.ThreadPoolExecutor(48) as pool:
@@ -311,14 +327,8 @@ class TurnsTest(testtools.TestCase):
     def test_behind_a_write_that_hangs_the_rest_goes_one_by_one_too(self):
         with bounds(1.0, WAIT_SECONDS), self.turns.taken(["h1"], ["h1"]):
             under_way = UnderWay()
-
-            def run() -> None:
-                one = Write(frozenset({"h1"}), frozenset({"h1"}), False, 0.01)
-                with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
-                    pass
-
             with futures.ThreadPoolExecutor(8) as pool:
-                for done in [pool.submit(run) for _ in range(8)]:
+                for done in [pool.submit(self.write_alone, under_way, 0.01) for _ in range(8)]:
                     done.result(WAIT_SECONDS)
         self.assertEqual([], under_way.wrong)
 
@@ -336,25 +346,14 @@ class TurnsTest(testtools.TestCase):
             goes.wait(WAIT_SECONDS)
             return [None] * len(works)
 
-        batcher = placement_calls.CallBatcher(
-            call, max_calls=calls, touches=lambda work: work.providers, turns=self.turns
-        )
-
-        def submit(host: str) -> None:
-            batcher.submit(Write(frozenset({host}), frozenset(), True, 0.0), 1)
-
-        def run() -> None:
-            one = Write(frozenset({"h1"}), frozenset({"h1"}), False, 0.02)
-            with self.turns.taken(one.providers, one.alone_at), under_way.writing([one]):
-                pass
-
+        batcher = self.batcher(call, max_calls=calls)
         began = time.monotonic()
         with bounds(1.0, WAIT_SECONDS), futures.ThreadPoolExecutor(8) as pool:
-            calls_made = [self.started(lambda: submit(hanging))]
+            calls_made = [self.submitted(batcher, hanging)]
             self.standing(1)
-            calls_made.append(self.started(lambda: submit("h1")))
+            calls_made.append(self.submitted(batcher, "h1"))
             self.standing(2)
-            for done in [pool.submit(run) for _ in range(8)]:
+            for done in [pool.submit(self.write_alone, under_way, 0.02) for _ in range(8)]:
                 done.result(WAIT_SECONDS / 2)
             waited = time.monotonic() - began
             self.assertEqual(2, len(self.turns.line))
@@ -399,17 +398,11 @@ class TurnsTest(testtools.TestCase):
                 first_goes.wait(WAIT_SECONDS)
             return [None] * len(works)
 
-        batcher = placement_calls.CallBatcher(
-            call, max_calls=1, touches=lambda work: work.providers, turns=self.turns
-        )
-
-        def submit(host: str) -> None:
-            batcher.submit(Write(frozenset({host}), frozenset(), True, 0.0), 1)
-
+        batcher = self.batcher(call, max_calls=1)
         with patient():
-            other = self.started(lambda: submit("other"))
+            other = self.submitted(batcher, "other")
             self.standing(1)
-            kept = self.started(lambda: submit("h1"))
+            kept = self.submitted(batcher, "h1")
             self.standing(2)
         with bounds(WAIT_SECONDS, 0.2), self.turns.taken(["h1"], ["h1"]):
             # It waited for the one before it, which has no place among the calls.
