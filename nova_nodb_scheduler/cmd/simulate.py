@@ -37,9 +37,11 @@ from nova_nodb_scheduler.simulator.scenario import (
 
 PROGRAM = simulate_arguments.PROGRAM
 
-#: Beats that the default back end bears beside claims, in a second.
+#: From so many in a second on heartbeats go to a journal as pages, unless it is said.
 _BEATS_PER_SECOND = 500.0
 _MISSED_BEATS = 6
+#: Records that are published in a second at most, unless it is said.
+_LEAST_UPDATES = 2000.0
 _CHOICES = tuple(each.value for each in host_choosers.Chooser)
 
 
@@ -115,13 +117,18 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     :raises InvalidFile: the workload or the timeline cannot be read
     """
     is_full = arguments.arrivals is not None
-    fill = arguments.fill if arguments.fill is not None else float(is_full)
+    fill = arguments.fill
+    if fill is None:
+        fill = float(is_full and not arguments.servers_per_host)
     made = made_hosts.ClusterOptions(
         **{**_given(made_hosts.ClusterOptions, arguments), "fill": fill}
     )
     chosen = _strategies(arguments)
     backend = _backend(arguments)
-    heartbeat = arguments.heartbeat_seconds or max(10.0, arguments.hosts / _BEATS_PER_SECOND)
+    heartbeat = arguments.heartbeat_seconds
+    journals = arguments.heartbeat_journals
+    if journals is None:
+        journals = arguments.hosts / heartbeat > _BEATS_PER_SECOND
     waits = any(each.waits for each in chosen)
     several = "real" if waits else "saturated"
     pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else several)
@@ -138,7 +145,9 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
             "strategy": chosen[0],
             "backend": backend or backend_choice.BackendChoice(),
             "pace": run_clock.Pace(pace),
-            "heartbeat_seconds": heartbeat,
+            "heartbeat_journals": journals,
+            "updates_per_second": arguments.updates_per_second
+            or max(_LEAST_UPDATES, 2 * arguments.hosts / arguments.report_seconds),
             "service_down_seconds": arguments.service_down_seconds or _MISSED_BEATS * heartbeat,
             "queue": queue,
             "departures_per_second": departures,
@@ -276,7 +285,9 @@ def settings_of(arguments: argparse.Namespace, planned: campaign.Campaign) -> di
         "pace": options.pace.value,
         "speed": options.speed,
         "seed": options.seed,
+        "servers_per_host": options.servers_per_host,
         "heartbeat_seconds": options.heartbeat_seconds,
+        "heartbeat_journals": options.heartbeat_journals,
         "service_down_seconds": options.service_down_seconds,
         "authority_seconds": options.authority_seconds,
         "claim_lease_seconds": options.claim_lease_seconds,

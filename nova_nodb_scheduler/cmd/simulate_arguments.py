@@ -52,6 +52,13 @@ def _add_cluster(group: Any) -> None:
         help="share of each host that is taken before the run, 0 to 0.95 (default: 0; with "
         "--arrivals all of it)",
     )
+    group.add_argument(
+        "--servers-per-host",
+        type=_within(int, 0, 1000),
+        default=0,
+        help="servers that stand on each host before the run, as far as they fit: each has records "
+        "of its own and a flavor of those asked for (default: 0)",
+    )
 
 
 def _add_workload(group: Any) -> None:
@@ -266,7 +273,14 @@ def _add_times(group: Any) -> None:
     group.add_argument(
         "--heartbeat-seconds",
         type=some,
-        help="interval of each host's heartbeats (default: 10, or hosts / 500)",
+        default=10.0,
+        help="interval of each host's heartbeats (default: 10)",
+    )
+    group.add_argument(
+        "--heartbeat-journals",
+        action=argparse.BooleanOptionalAction,
+        help="whether heartbeats go to a journal as pages, as with the option of this name, and "
+        "not to a record of each host (default: from 500 in a second on)",
     )
     group.add_argument(
         "--report-seconds",
@@ -282,8 +296,7 @@ def _add_times(group: Any) -> None:
     group.add_argument(
         "--updates-per-second",
         type=_within(float, 1),
-        default=2000.0,
-        help="records published in a second at most (default: 2000)",
+        help="records published in a second at most (default: 2000, or twice the hosts' reports)",
     )
     group.add_argument(
         "--authority-seconds",

@@ -46,7 +46,6 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_assembly, t
 from nova_nodb_scheduler.nova_adapter.reporting import (
     cell_sweeper,
     change_reporter,
-    heartbeat_ring,
     journal_keeper,
     journal_watch,
     journal_writer,
@@ -88,6 +87,7 @@ from nova_nodb_scheduler.synchronizer.checkpoint import checkpoint_contract
 from nova_nodb_scheduler.synchronizer.claims import group_places, ledger_claimer
 from nova_nodb_scheduler.synchronizer.migration import migration_fence
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims

@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from nova_nodb_scheduler.nova_adapter.reporting import dirty_records, heartbeat_ring
+from nova_nodb_scheduler.nova_adapter.reporting import dirty_records
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 
 
 @attrs.frozen

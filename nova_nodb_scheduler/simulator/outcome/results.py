@@ -55,6 +55,9 @@ def of(run: world.World) -> RunResult:
             **_harm(run),
             **_feed(run, lags, rate),
             **waiting_results.of(run),
+            "standing_servers": run.standing_servers,
+            "simulated_seconds": run.simulated_seconds,
+            "took_seconds": run.took_seconds,
             "fill_share": run.ledger.used_share(),
             "choices_digest": digest(found.sequence),
         },
@@ -122,6 +125,7 @@ def _feed(run: world.World, lags: Sequence[float], rate: float | None) -> dict[s
         "ready_again_seconds": measures.spread(again),
         "restarts": len(again),
         "updates": reporter.updates,
+        "journaled_heartbeats": reporter.journaled,
         "most_updates_in_a_second": reporter.peak_per_second,
         "most_updates_waiting": reporter.most_waiting,
         "failed_flushes": reporter.failures,
@@ -208,6 +212,15 @@ def _endings(figures: Figures) -> str:
     return "\n".join(lines)
 
 
+def _pace(figures: Figures) -> str:
+    simulated, took = figures["simulated_seconds"], figures["took_seconds"]
+    if not took:
+        return ""
+    pace = simulated / took
+    slower = " (slower than real time)" if pace < 0.99 else ""
+    return f"{simulated:,.1f} s in {took:,.1f} s{slower}"
+
+
 def _project_shares(figures: Figures) -> str:
     return "\n".join(
         f"{name}: {found['placed_share']:.1%} ({found['weight_share']:.1%})"
@@ -262,8 +275,11 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("decisions without a live reporter", _number("unproved_decisions")),
     ("claims left over", _number("leaked_claims")),
     ("records published", _number("updates")),
+    ("heartbeats published as pages", _number("journaled_heartbeats")),
     ("most of them in a second", _number("most_updates_in_a_second")),
     ("most memory of a scheduler, MB", _number("scheduler_memory_mb", ",.0f")),
+    ("servers from before, with records", _number("standing_servers")),
+    ("time simulated", _pace),
     ("scarcest resource granted", _number("fill_share", ".1%")),
     ("choices (digest)", _number("choices_digest", "")),
 )

@@ -10,7 +10,12 @@ import attrs
 
 from nova_nodb_scheduler.simulator.run import fleet as fleet_module
 from nova_nodb_scheduler.simulator.run import true_ledger as ledger_module
-from nova_nodb_scheduler.simulator.scenario import made_hosts, run_clock, workload
+from nova_nodb_scheduler.simulator.scenario import (
+    made_hosts,
+    run_clock,
+    standing_servers,
+    workload,
+)
 
 #: Hosts that are tried before a server that stands nowhere any more is left out.
 _TRIES = 32
@@ -22,6 +27,8 @@ class Departures:
 
     :param per_second: servers, simulated
     :param flavors: types that they are drawn of: those of the servers that are asked for
+    :param standing: servers from before the run that have records of their own, of which they
+        are drawn where there are any; taken over
     :ivar servers: that are gone
     """
 
@@ -32,6 +39,7 @@ class Departures:
     _per_second: float
     _flavors: Sequence[workload.MadeFlavor]
     _chance: random.Random
+    _standing: list[standing_servers.StandingServer] = attrs.field(factory=list)
     servers: int = attrs.field(init=False, default=0)
 
     def begin(self) -> None:
@@ -40,11 +48,22 @@ class Departures:
             self._events.after(self._pause_seconds(), self._depart)
 
     def _depart(self) -> None:
-        flavor = self._chance.choice(self._flavors)
-        for _ in range(_TRIES):
-            if self._leave(self._chance.choice(self._cluster.hosts), flavor):
-                break
+        if self._standing:
+            self._end_one()
+        else:
+            flavor = self._chance.choice(self._flavors)
+            for _ in range(_TRIES):
+                if self._leave(self._chance.choice(self._cluster.hosts), flavor):
+                    break
         self._events.after(self._pause_seconds(), self._depart)
+
+    def _end_one(self) -> None:
+        place = self._chance.randrange(len(self._standing))
+        self._standing[place], self._standing[-1] = self._standing[-1], self._standing[place]
+        gone = self._standing.pop()
+        self._ledger.end(gone.uuid, gone.flavor.resources)
+        self._fleet.deleted(gone.uuid)
+        self.servers += 1
 
     def _leave(self, host: made_hosts.MadeHost, flavor: workload.MadeFlavor) -> bool:
         is_gone = self._ledger.depart(host.uuid, host.resident_consumer, flavor.resources)

@@ -31,11 +31,12 @@ class _Running:
     """A host at work.
 
     :param used: by its own count: what is built, residents included
+    :param servers: that are built, the residents left out
     """
 
     host: made_hosts.MadeHost
     used: dict[str, int]
-    servers: dict[str, workload.MadeFlavor] = attrs.field(factory=dict)
+    servers: int = 0
     beats: int = 1
     seen_seconds: float = 0.0
     lost_at: float | None = None
@@ -53,6 +54,8 @@ class Fleet:
     """All hosts. One thread.
 
     :param mark: told of each record that changed
+    :param hear: told of each heartbeat: the service's key, its count and when, in simulated
+        seconds
     """
 
     def __init__(
@@ -60,16 +63,23 @@ class Fleet:
         cluster: made_hosts.Cluster,
         ledger: ledger_module.TrueLedger,
         mark: Callable[[records.RecordKey], None],
+        hear: Callable[[str, int, float], None],
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._mark = mark
+        self._hear = hear
         self._hosts = {host.uuid: _Running(host, dict(host.resident)) for host in cluster.hosts}
         self._by_service = {host.service_uuid: host.uuid for host in cluster.hosts}
         self._servers: dict[str, _Server] = {}
         self._changed_at = 0.0
 
     # -- servers --------------------------------------------------------------------
+
+    def stand(self, server: str, flavor: workload.MadeFlavor, host_uuid: str) -> None:
+        """Have a server stand there since before the run, whose records nobody was told of."""
+        self._servers[server] = _Server(flavor, host_uuid, workload.PROJECT, built=True)
+        self._count(flavor, host_uuid)
 
     def accept(
         self, server: str, flavor: workload.MadeFlavor, host_uuid: str, project_id: str
@@ -91,20 +101,25 @@ class Fleet:
         if running.lost_at is not None:
             return False
         found.built = True
-        running.servers[server] = found.flavor
-        for name, amount in found.flavor.resources.items():
-            running.used[name] = running.used.get(name, 0) + amount
+        self._count(found.flavor, found.host_uuid)
         self._dirty(INSTANCES, made_hosts.instance_key(server))
         self._dirty(NODES, found.host_uuid)
         return True
+
+    def _count(self, flavor: workload.MadeFlavor, host_uuid: str) -> None:
+        running = self._hosts[host_uuid]
+        running.servers += 1
+        for name, amount in flavor.resources.items():
+            running.used[name] = running.used.get(name, 0) + amount
 
     def deleted(self, server: str) -> None:
         """Take a server away, from a lost host too: Nova's API does so."""
         found = self._servers.pop(server, None)
         if found is None:
             return
-        running = self._hosts[found.host_uuid]
-        if running.servers.pop(server, None) is not None:
+        if found.built:
+            running = self._hosts[found.host_uuid]
+            running.servers -= 1
             for name, amount in found.flavor.resources.items():
                 running.used[name] -= amount
         self._dirty(INSTANCES, made_hosts.instance_key(server))
@@ -131,7 +146,7 @@ class Fleet:
         if running.lost_at is None:
             running.beats += 1
             running.seen_seconds = now_seconds
-            self._dirty(LIVENESS, host.service_uuid)
+            self._hear(host.service_uuid, running.beats, now_seconds)
 
     def report(self, host: made_hosts.MadeHost, now_seconds: float) -> None:
         """Have a host report itself, if it lives."""
@@ -195,7 +210,7 @@ class Fleet:
                 yield key, state
 
     def _node(self, running: _Running) -> made_hosts.State:
-        servers = len(running.servers) + bool(running.host.resident)
+        servers = running.servers + bool(running.host.resident)
         return made_hosts.node(running.host, running.used, servers, self._changed_at)
 
     def _provider(self, running: _Running) -> made_hosts.State:

@@ -4,7 +4,8 @@
 Records are marked dirty, and read when they are published: of two changes that
 come close together the last is told once. So many a second are published and
 no more, whatever happens to the hosts; what waits makes the reporter's beat
-old, so that nobody takes its silence for the hosts'.
+old, so that nobody takes its silence for the hosts'. Heartbeats go to their
+services' records, or as pages to a journal, as a conductor's do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nova_nodb_scheduler.simulator.run import fleet
 from nova_nodb_scheduler.simulator.scenario import made_hosts
 from nova_nodb_scheduler.store import declarations
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.records import publisher
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring, publisher
 from nova_nodb_scheduler.wire import codec
 
 _BATCH_RECORDS = 250
@@ -34,6 +35,10 @@ _BEAT_KEY = records.RecordKey(known_namespaces.REPORTERS.name, "simulated-conduc
 #: counts, and all that says what room there is before heartbeats.
 _ORDER = (fleet.INSTANCES, fleet.PROVIDERS, fleet.NODES, fleet.LIVENESS)
 
+#: Between two pages of heartbeats, simulated seconds: the default of
+#: ``heartbeat_flush_interval_seconds``.
+_PAGE_SECONDS = 1.0
+
 State = Callable[[records.RecordKey], "made_hosts.State | None"]
 
 
@@ -42,9 +47,11 @@ class Figures:
     """What a reporter did.
 
     :param published: (monotonic seconds, version, records) of the last batches
+    :param journaled: heartbeats that went to the journal, as pages
     """
 
     updates: int = 0
+    journaled: int = 0
     failures: int = 0
     most_waiting: int = 0
     peak_per_second: int = 0
@@ -56,7 +63,9 @@ class HostReporter:
 
     :param state: what a record should hold
     :param now_seconds: simulated
-    :param updates_per_second: most records published in a simulated second
+    :param updates_per_second: most records published in a simulated second; pages of
+        heartbeats are none of them
+    :param journal: where heartbeats go; None for their services' records
     """
 
     def __init__(
@@ -68,6 +77,7 @@ class HostReporter:
         *,
         updates_per_second: float,
         beat_seconds: float,
+        journal: heartbeat_ring.HeartbeatRing | None = None,
     ) -> None:
         self._synchronizer = synchronizer
         self._state = state
@@ -86,6 +96,11 @@ class HostReporter:
         #: By namespace, in the order of publishing: when each record was marked
         #: first since it was published.
         self._dirty: dict[str, dict[records.RecordKey, float]] = {name: {} for name in _ORDER}
+        self._journal = journal
+        self._heard: list[heartbeat_ring.JournalEntry] = []
+        #: When the oldest heartbeat was heard that the journal took and has not written.
+        self._unwritten_since: float | None = None
+        self._page_at = 0.0
         self._beat_at: float | None = None
         self._allowed = 0.0
         self._allowed_at = 0.0
@@ -99,6 +114,19 @@ class HostReporter:
         with self._lock:
             self._dirty[key.namespace].setdefault(key, self._now_seconds())
             self.figures.most_waiting = max(self.figures.most_waiting, self.waiting)
+
+    def hear(self, service: str, report_count: int, seconds: float) -> None:
+        """Note a service's heartbeat.
+
+        :param service: key of its record
+        :param seconds: simulated
+        """
+        if self._journal is None:
+            self.mark(records.RecordKey(fleet.LIVENESS, service))
+            return
+        heard_at = made_hosts.BEGINNING_SECONDS + seconds
+        with self._lock:
+            self._heard.append(heartbeat_ring.JournalEntry(service, report_count, heard_at))
 
     @property
     def waiting(self) -> int:
@@ -167,6 +195,7 @@ class HostReporter:
         self._allowed_at = now
         done = 0
         try:
+            self._write_page_if_due(now)
             while batch := self._next(everything=everything):
                 done += self._publish(batch)
                 # More may come for as long as this goes on.
@@ -201,6 +230,29 @@ class HostReporter:
         self._allowed -= len(keys)
         return len(keys)
 
+    def _write_page_if_due(self, now: float) -> None:
+        journal = self._journal
+        if journal is None or now - self._page_at < _PAGE_SECONDS:
+            return
+        with self._lock:
+            self._unwritten_since = self._heard_since()
+            heard, self._heard = self._heard, []
+        self._page_at = now
+        journal.add(heard)
+        pages = journal.written
+        found = journal.flush()
+        if not found.waiting:
+            self._unwritten_since = None
+        self.figures.journaled += found.written
+        if found.version:
+            self._note(journal.written - pages, found.version)
+
+    def _heard_since(self) -> float | None:
+        """Return when the oldest heartbeat was heard that no page tells of yet, simulated."""
+        if self._unwritten_since is not None or not self._heard:
+            return self._unwritten_since
+        return self._heard[0].heard_at - made_hosts.BEGINNING_SECONDS
+
     def _beat_if_due(self) -> None:
         now = self._now_seconds()
         if self._beat_at is None or now - self._beat_at >= self._beat_seconds:
@@ -208,8 +260,9 @@ class HostReporter:
 
     def _beat(self, now: float) -> None:
         with self._lock:
-            oldest = (next(iter(marked.values()), now) for marked in self._dirty.values())
-            told_up_to = min(oldest, default=now)
+            oldest = [next(iter(marked.values()), now) for marked in self._dirty.values()]
+            heard_since = self._heard_since()
+            told_up_to = min(*oldest, now if heard_since is None else heard_since)
         state = made_hosts.reporter(told_up_to, os.getpid())
         self._publishers[known_namespaces.NODB].publish({_BEAT_KEY: _always(state)})
         self._beat_at = now

@@ -35,7 +35,8 @@ class TrueLedger:
         self._checked = checked
         self._capacity = {host.uuid: host.capacity for host in cluster.hosts}
         self._written: dict[str, dict[str, Mapping[str, int]]] = {}
-        self._hosts_of: dict[str, set[str]] = {}
+        #: In the order in which they were written; of millions of servers, each one host.
+        self._hosts_of: dict[str, tuple[str, ...]] = {}
         self._granted: dict[str, dict[str, int]] = {}
         self._standing: dict[str, str] = {}
         for host in cluster.hosts:
@@ -59,6 +60,12 @@ class TrueLedger:
         self.late_writes = 0
         self.refusals = 0
 
+    def stand(self, server: str, host_uuid: str, resources: Mapping[str, int]) -> None:
+        """Count a server that stands there since before the run."""
+        self._written[host_uuid][server] = resources
+        self._hosts_of[server] = (host_uuid,)
+        self.grant(server, host_uuid, resources)
+
     def allocations(self, host_uuid: str) -> Mapping[str, Mapping[str, int]]:
         """Return what is written on a host, by consumer."""
         return self._written[host_uuid]
@@ -81,7 +88,8 @@ class TrueLedger:
                     continue
                 self.late_writes += 1
             on_host[each.server] = each.resources
-            self._hosts_of.setdefault(each.server, set()).add(each.host_uuid)
+            others = self._others(each.server, each.host_uuid)
+            self._hosts_of[each.server] = (*others, each.host_uuid)
             self.generations[each.host_uuid] += 1
         return frozenset(refused)
 
@@ -89,12 +97,17 @@ class TrueLedger:
         """Take an allocation away; False if there is none."""
         if self._written[host_uuid].pop(server, None) is None:
             return False
-        hosts = self._hosts_of[server]
-        hosts.discard(host_uuid)
-        if not hosts:
+        others = self._others(server, host_uuid)
+        if others:
+            self._hosts_of[server] = others
+        else:
             del self._hosts_of[server]
         self.generations[host_uuid] += 1
         return True
+
+    def _others(self, server: str, host_uuid: str) -> tuple[str, ...]:
+        hosts = self._hosts_of.get(server, ())
+        return tuple(each for each in hosts if each != host_uuid)
 
     def grant(self, server: str, host_uuid: str, resources: Mapping[str, int]) -> None:
         """Count a server that a scheduler said stands on a host.

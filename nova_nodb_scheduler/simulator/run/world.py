@@ -13,6 +13,7 @@ import multiprocessing
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from multiprocessing import context as mp_context
 
@@ -33,7 +34,13 @@ from nova_nodb_scheduler.simulator.run import (
 )
 from nova_nodb_scheduler.simulator.run import measures as measures_module
 from nova_nodb_scheduler.simulator.scenario import made_hosts as cluster_module
-from nova_nodb_scheduler.simulator.scenario import run_clock, run_options, timeline, workload
+from nova_nodb_scheduler.simulator.scenario import (
+    run_clock,
+    run_options,
+    standing_servers,
+    timeline,
+    workload,
+)
 from nova_nodb_scheduler.simulator.schedulers import (
     backend_line,
     feed_lag,
@@ -41,7 +48,9 @@ from nova_nodb_scheduler.simulator.schedulers import (
     scheduler_process,
     simulated_scheduler,
 )
+from nova_nodb_scheduler.store import collector
 from nova_nodb_scheduler.synchronizer.pending import pending_ledger
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 
 
 @attrs.frozen
@@ -57,6 +66,9 @@ class RunProgress:
 
 
 Told = Callable[[RunProgress], None]
+
+#: How long the ring of a heartbeat journal is, in times that a service may be silent.
+_RING = 2.5
 
 #: Step by step: after so long schedulers look whom they may have passed by.
 _SWEEP_SECONDS = 1.0
@@ -98,7 +110,7 @@ class World:
         self._events = run_clock.Events(self._clock)
         self.cluster = cluster_module.Cluster(options.cluster)
         self.ledger = true_ledger.TrueLedger(self.cluster, checked=self.strategy.checked)
-        self._fleet = fleet.Fleet(self.cluster, self.ledger, self._mark)
+        self._fleet = fleet.Fleet(self.cluster, self.ledger, self._mark, self._hear)
         self._synchronizer = backend_line.LinedSynchronizer(options.backend.make(), self._line)
         self.reporter = host_reporter.HostReporter(
             self._synchronizer,
@@ -107,6 +119,7 @@ class World:
             self._clock.now_seconds,
             updates_per_second=options.updates_per_second,
             beat_seconds=options.beat_seconds,
+            journal=self._journal() if options.heartbeat_journals else None,
         )
         self.schedulers = [
             scheduler_process.SchedulerProcess(number, context, self._line, self._clock, options)
@@ -137,14 +150,18 @@ class World:
             self._asked,
             None if self._conductor is None else self._conductor.come,
         )
+        flavors = [each.flavor for each in arrivals for _ in range(each.servers)]
+        departing = self._stand(flavors)
+        self.standing_servers = len(self.ledger.standing)
         self.departures = departures.Departures(
             self.cluster,
             self.ledger,
             self._fleet,
             self._events,
             options.departures_per_second,
-            [each.flavor for each in arrivals for _ in range(each.servers)],
+            flavors,
             random.Random(f"departures {options.seed}"),
+            departing,
         )
         self._is_news = True
         self._wake_at = math.inf
@@ -170,14 +187,41 @@ class World:
         )
         self._end_seconds = timeline.end_seconds(faults)
         self._faults = faults
-        #: Monotonic seconds.
+        #: Monotonic seconds; and those of the run itself, real and simulated, once it is over.
         self.began_at = 0.0
+        self.took_seconds = 0.0
+        self.simulated_seconds = 0.0
         #: Claims left at the end whose servers do not stand there; -1: not known.
         self.leaked_claims = 0
 
     def _mark(self, key: records.RecordKey) -> None:
         # The hosts are made before the reporter, which asks them what to tell.
         self.reporter.mark(key)
+
+    def _hear(self, service: str, report_count: int, seconds: float) -> None:
+        self.reporter.hear(service, report_count, seconds)
+
+    def _journal(self) -> heartbeat_ring.HeartbeatRing:
+        return heartbeat_ring.HeartbeatRing(
+            self._synchronizer,
+            cluster_module.CELL,
+            lambda: str(uuid.uuid4()),
+            heartbeat_ring.RingOptions(keep_seconds=_RING * self.options.service_down_seconds),
+            self._clock.now_seconds,
+        )
+
+    def _stand(
+        self, flavors: Sequence[workload.MadeFlavor]
+    ) -> list[standing_servers.StandingServer]:
+        """Have servers stand there since before the run; return those that may depart."""
+        departing = []
+        with collector.at_rest():
+            for each in standing_servers.draw(self.cluster, self.options.servers_per_host, flavors):
+                self.ledger.stand(each.uuid, each.host_uuid, each.flavor.resources)
+                self._fleet.stand(each.uuid, each.flavor, each.host_uuid)
+                if self.options.departures_per_second:
+                    departing.append(each)
+        return departing
 
     @property
     def feed_lags(self) -> feed_lag.FeedLags:
@@ -211,6 +255,8 @@ class World:
                 self._queue.dispatch()
                 self._listener.listen(self._pause_seconds())
                 self._watch()
+            self.simulated_seconds = self._clock.now_seconds()
+            self.took_seconds = time.monotonic() - self.began_at
             self._come_to_rest()
             self._listener.hear_last()
         finally:
@@ -222,12 +268,16 @@ class World:
             self._synchronizer.close()
 
     def _prepare(self) -> None:
-        total = 5 * len(self.cluster)
+        total = 5 * len(self.cluster) + self.standing_servers
+        stage = "publishing hosts" + (" and servers" if self.standing_servers else "")
         self._synchronizer.open()
-        self.reporter.populate(
-            self._fleet.everything(),
-            lambda count: self._told(RunProgress("publishing hosts", count, total)),
-        )
+        with collector.at_rest():
+            self.reporter.populate(
+                self._fleet.everything(),
+                lambda count: self._told(RunProgress(stage, count, total)),
+            )
+        # Of millions of servers none is garbage.
+        collector.settle()
         for each in self.schedulers:
             each.start()
         ready = 0

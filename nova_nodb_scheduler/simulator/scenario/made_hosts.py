@@ -25,7 +25,7 @@ VCPU, MEMORY_MB, DISK_GB = "VCPU", "MEMORY_MB", "DISK_GB"
 CELL = "5a000000-0000-4000-8000-000000000001"
 _NAMES = uuid.UUID("5a000000-0000-4000-8000-000000000000")
 
-#: Consumer that stands for all servers that were there before the run.
+#: Consumer that stands for all servers from before the run that have no records of their own.
 RESIDENT = "resident"
 
 
@@ -53,7 +53,8 @@ KINDS = (
 class MadeHost:
     """One made compute node.
 
-    :param resident: what servers from before the run take, by resource class
+    :param resident: what servers from before the run take that have no records of their own,
+        by resource class
     """
 
     number: int
@@ -77,6 +78,10 @@ class MadeHost:
     @property
     def resident_consumer(self) -> str:
         return str(uuid.uuid5(_NAMES, f"{RESIDENT} {self.number}"))
+
+    def standing_uuid(self, number: int) -> str:
+        """Return the uuid of one of its servers from before the run, numbered from 0."""
+        return str(uuid.uuid5(_NAMES, f"standing {self.number} {number}"))
 
     @property
     def reserved_mb(self) -> int:

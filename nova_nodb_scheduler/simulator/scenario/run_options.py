@@ -88,6 +88,8 @@ class RunOptions:
     :param build_seconds: from the grant of a server until its host takes it
         up, and counts it
     :param heartbeat_seconds: between two heartbeats of a host
+    :param heartbeat_journals: heartbeats go to a journal as pages, not to a record each
+    :param servers_per_host: that stand there before the run, each with records of its own
     :param report_seconds: between two reports of a host that nothing happened to
     :param updates_per_second: most records the reporter publishes in a second
     :param beat_seconds: between two beats of the reporter
@@ -112,6 +114,8 @@ class RunOptions:
     seconds: float | None = None
     build_seconds: float = 5.0
     heartbeat_seconds: float = 10.0
+    heartbeat_journals: bool = False
+    servers_per_host: int = 0
     report_seconds: float = 60.0
     service_down_seconds: float = 60.0
     updates_per_second: float = 2000.0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import attrs
@@ -40,7 +41,7 @@ class MadeFlavor:
     memory_mb: int
     disk_gb: int
 
-    @property
+    @functools.cached_property
     def resources(self) -> Mapping[str, int]:
         """What a server takes by resource class; classes of which it takes nothing left out."""
         taken = {

@@ -19,7 +19,12 @@ from stevedore import extension
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.scheduling import decision_settings
-from nova_nodb_scheduler.scheduling.facts import fact_source, frame_keeper
+from nova_nodb_scheduler.scheduling.facts import (
+    fact_source,
+    frame_keeper,
+    journal_follower,
+    journal_reader,
+)
 from nova_nodb_scheduler.scheduling.frame import host_frame
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, placing, planning, plugin_contract
@@ -85,6 +90,11 @@ def _classes(group: str) -> Mapping[str, type]:
 PLACED, NO_HOST, GIVEN_UP, UNCLAIMABLE = "placed", "no valid host", "given up", "unclaimable"
 #: Of a request that came: others wait and go before it; or no more may wait.
 BEHIND, FULL = "behind others", "queue full"
+
+#: As the plugin's defaults, of heartbeat journals: how long a heartbeat may look unreported, and
+#: how far back who begins to read them looks, in times that a service may be silent.
+_GRACE_SECONDS = 3.0
+_HORIZON = 1.5
 
 #: Schedulers beat every two seconds; one that does not for so long is taken for dead.
 _SILENT_SECONDS = 8.0
@@ -173,6 +183,15 @@ class SimulatedScheduler:
             present,
             ratios=node_facts.DefaultRatios(),
             reservations=self.reservations,
+            journals=journal_reader.JournalReader(
+                lambda: journal_follower.JournalFollower(
+                    _GRACE_SECONDS,
+                    _HORIZON * options.service_down_seconds,
+                    lambda: made_hosts.BEGINNING_SECONDS + now_seconds(),
+                ),
+                lambda: self.replicator.epoch,
+                now_seconds,
+            ),
         )
         self._looked_at: float | None = None
         self._version = 0

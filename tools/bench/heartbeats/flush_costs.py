@@ -27,14 +27,13 @@ import sqlalchemy as sa
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.reporting import (
     dirty_records,
-    heartbeat_ring,
     row_publisher,
 )
 from nova_nodb_scheduler.scheduling.facts import heard_services
 from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as driver
-from nova_nodb_scheduler.synchronizer.records import publisher
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring, publisher
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec
 

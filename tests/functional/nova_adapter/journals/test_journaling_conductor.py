@@ -15,12 +15,12 @@ from nova_nodb_scheduler.nova_adapter import assembly, conductor_manager
 from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reporting import (
     change_reporter,
-    heartbeat_ring,
     journal_keeper,
     journal_writer,
 )
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud
 

@@ -21,7 +21,6 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.reporting import (
     change_reporter,
-    heartbeat_ring,
     journal_keeper,
     journal_writer,
     state_proof,
@@ -30,6 +29,7 @@ from nova_nodb_scheduler.scheduling.facts import fact_source, journal_follower, 
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud

@@ -14,12 +14,12 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.nova_adapter.reporting import (
     change_reporter,
     dirty_records,
-    heartbeat_ring,
     journal_writer,
 )
 from nova_nodb_scheduler.scheduling.facts import heard_services, journal_follower
 from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers.memory.driver import MemorySynchronizer
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from tests.functional.nova_adapter import cloud
 
 _OF_JOURNALS = tuple(

@@ -8,8 +8,8 @@ import uuid
 import attrs
 
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.reporting import heartbeat_ring
 from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.wire import codec
 
 NAMESPACE = known_namespaces.HEARTBEAT_JOURNALS.name

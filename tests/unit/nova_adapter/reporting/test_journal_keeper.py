@@ -5,12 +5,12 @@ import unittest
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.reporting import (
-    heartbeat_ring,
     journal_keeper,
     journal_writer,
 )
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, hub
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.wire import codec
 
 CELL, ALIVE, TRUST = "c", 15.0, 12.0

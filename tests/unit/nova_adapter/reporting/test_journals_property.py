@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.nova_adapter.reporting import heartbeat_ring
 from nova_nodb_scheduler.scheduling.facts import heard_services, journal_follower
 from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.synchronizer.drivers.memory import driver, faults, hub
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.synchronizer.replication import ingest
 from nova_nodb_scheduler.wire import codec
 from tests import machine_runs
