@@ -123,6 +123,12 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     made = made_hosts.ClusterOptions(
         **{**_given(made_hosts.ClusterOptions, arguments), "fill": fill}
     )
+    if arguments.packing and arguments.servers_per_host:
+        raise errors.ConfigurationError(
+            "--packing",
+            f"--servers-per-host {arguments.servers_per_host}",
+            "it packs what is asked for onto hosts of which --fill alone takes part: leave one out.",
+        )
     chosen = _strategies(arguments)
     backend = _backend(arguments)
     heartbeat = arguments.heartbeat_seconds

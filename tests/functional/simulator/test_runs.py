@@ -126,7 +126,7 @@ class RunsTest(testtools.TestCase):
         hosts = made_hosts.Cluster(made_hosts.ClusterOptions(hosts=8, rack_hosts=2)).hosts
         return max(hosts, key=lambda host: host.kind.memory_mb).rack
 
-    def lose_a_rack(self, strategy):
+    def lose_a_rack(self, strategy, **options):
         """Lose the rack that is chosen first, for it has most memory."""
         return self.run_world(
             strategy,
@@ -138,11 +138,16 @@ class RunsTest(testtools.TestCase):
             service_down_seconds=6.0,
             build_seconds=1.0,
             updates_per_second=50.0,
+            **options,
         )
 
     def test_no_host_is_chosen_once_it_was_silent_for_too_long(self):
-        made, figures = self.lose_a_rack(run_options.CLAIMS)
+        for journals in (False, True):
+            made, figures = self.lose_a_rack(run_options.CLAIMS, heartbeat_journals=journals)
+            self.check_rack(made, figures)
+            self.assertEqual(journals, figures["journaled_heartbeats"] > 100)
 
+    def check_rack(self, made, figures):
         self.assertEqual(40, figures["servers_placed"])
         self.assertEqual(0, figures["late_choices_of_lost_hosts"])
         lost = {host.uuid for host in made.cluster.rack(self.best_rack())}
@@ -178,6 +183,35 @@ class RunsTest(testtools.TestCase):
         self.assertEqual({"placed": 30}, figures["outcomes"])
         self.assertGreater(figures["unproved_decisions"], 10)
         self.assertLess(figures["unproved_decisions"], 25)
+
+    def test_servers_from_before_count_and_depart_and_their_hosts_beat_by_pages(self):
+        """By the clock, with a scheduler killed: it reads the journal's pages anew."""
+        made, figures = self.run_world(
+            run_options.CLAIMS,
+            self.servers(40, every_seconds=0.2, fill_a_host=10),
+            "3 scheduler-killed 0",
+            hosts=6,
+            schedulers=2,
+            pace=REAL,
+            servers_per_host=8,
+            departures_per_second=2.0,
+            heartbeat_journals=True,
+            heartbeat_seconds=1.0,
+            service_down_seconds=3.0,
+            build_seconds=0.5,
+        )
+        self.assertEqual(40, figures["standing_servers"])
+        departed, placed = made.departures.servers, figures["servers_placed"]
+        self.assertGreater(departed, 3)
+        self.assertEqual(40 - departed + placed, len(made.ledger.standing))
+        self.assertGreater(figures["journaled_heartbeats"], 30)
+        self.assertEqual(0, figures["overcommitted_servers"])
+        # Nobody took a host for dead, whose record tells of no heartbeat but the first.
+        self.assertEqual(40, figures["decisions"] + figures["lost_requests"])
+        self.assertLessEqual(figures["lost_requests"], 1)
+        # Eight or fewer fit beside them on a host of most kinds, and room is freed all the time.
+        self.assertGreaterEqual(placed, 12)
+        self.assertGreater(figures["simulated_seconds"], 7.0)
 
     # -- schedulers and the back end -------------------------------------------------------
 

@@ -98,11 +98,36 @@ class SimulateCommandTest(testtools.TestCase):
         self.assertIs(run_clock.Pace.VIRTUAL, self.campaign().options.pace)
         self.assertIs(run_clock.Pace.SATURATED, self.campaign("--schedulers", "2").options.pace)
 
-    def test_heartbeats_slow_down_with_the_number_of_hosts(self):
+    def test_hosts_beat_at_novas_interval_and_many_to_a_journal(self):
         few, many = self.campaign().options, self.campaign("--hosts", "20000").options
 
-        self.assertEqual((10.0, 60.0), (few.heartbeat_seconds, few.service_down_seconds))
-        self.assertEqual((40.0, 240.0), (many.heartbeat_seconds, many.service_down_seconds))
+        for each in (few, many):
+            self.assertEqual((10.0, 60.0), (each.heartbeat_seconds, each.service_down_seconds))
+        self.assertEqual((False, True), (few.heartbeat_journals, many.heartbeat_journals))
+        self.assertTrue(self.campaign("--heartbeat-journals").options.heartbeat_journals)
+        told = self.campaign("--hosts", "20000", "--no-heartbeat-journals").options
+        self.assertFalse(told.heartbeat_journals)
+
+    def test_all_reports_of_very_many_hosts_are_published(self):
+        few, many = self.campaign().options, self.campaign("--hosts", "100000").options
+        self.assertEqual(2000.0, few.updates_per_second)
+        self.assertAlmostEqual(2 * 100_000 / 60, many.updates_per_second)
+        told = self.campaign("--hosts", "100000", "--updates-per-second", "7").options
+        self.assertEqual(7.0, told.updates_per_second)
+
+    def test_servers_from_before_stand_on_hosts_that_are_not_full_otherwise(self):
+        planned = self.campaign("--servers-per-host", "20", "--arrivals", "1", "--wait", "9")
+        self.assertEqual(
+            (20, 0.0, 1.0),
+            (
+                planned.options.servers_per_host,
+                planned.options.cluster.fill,
+                planned.options.departures_per_second,
+            ),
+        )
+
+    def test_hosts_with_servers_from_before_are_not_packed(self):
+        self.assertIn("--servers-per-host 3", self.refused("--packing", "--servers-per-host", "3"))
 
     def test_all_strategies_are_named_by_one_word(self):
         chosen = self.campaign("--strategy", "random,all").chosen

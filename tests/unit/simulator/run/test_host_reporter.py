@@ -2,15 +2,18 @@
 """The reporter publishes what hosts say: in order, not too fast, and honest about its silence."""
 
 import threading
+import unittest.mock
 
 import testtools
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals
 from nova_nodb_scheduler.simulator.run import fleet, host_reporter, true_ledger
 from nova_nodb_scheduler.simulator.scenario import made_hosts, workload
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
+from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.wire import codec
 
 FLAVOR = workload.MadeFlavor("f", 1, 1024, 10)
@@ -28,7 +31,7 @@ class Away(memory.MemorySynchronizer):
         return super().write(writes)
 
 
-class ReportingTest(testtools.TestCase):
+class ReportingCase(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.now = 0.0
@@ -36,12 +39,15 @@ class ReportingTest(testtools.TestCase):
         self.ledger = true_ledger.TrueLedger(self.cluster, checked=False)
         self.synchronizer = Away(shared_hub=hub.MemoryHub())
         self.synchronizer.open()
-        self.fleet = fleet.Fleet(self.cluster, self.ledger, self.mark)
+        self.fleet = fleet.Fleet(self.cluster, self.ledger, self.mark, self.hear)
         self.reporter = self.make(updates_per_second=100.0)
         self.host = self.cluster.hosts[0]
 
     def mark(self, key):
         self.reporter.mark(key)
+
+    def hear(self, service, report_count, seconds):
+        self.reporter.hear(service, report_count, seconds)
 
     def make(self, **options):
         return host_reporter.HostReporter(
@@ -69,6 +75,8 @@ class ReportingTest(testtools.TestCase):
         self.fleet.accept(SERVER, FLAVOR, self.host.uuid, "project")
         return self.fleet.built(SERVER)
 
+
+class ReportingTest(ReportingCase):
     def test_all_records_of_all_hosts_are_there_before_the_run(self):
         self.assertEqual(15, self.reporter.populate(self.fleet.everything()))
 
@@ -169,3 +177,113 @@ class ReportingTest(testtools.TestCase):
         server = self.stored("instances", made_hosts.instance_key(SERVER))
         self.assertTrue(server is None or server.deleted)
         self.assertEqual(0, self.state("compute_nodes", self.host.uuid)["row"]["vcpus_used"])
+
+    def test_servers_from_before_the_run_have_records_like_all_others(self):
+        self.ledger.stand(SERVER, self.host.uuid, FLAVOR.resources)
+        self.fleet.stand(SERVER, FLAVOR, self.host.uuid)
+        self.assertEqual(16, self.reporter.populate(self.fleet.everything()))
+
+        key = made_hosts.instance_key(SERVER)
+        row = self.state("instances", key)["row"]
+        self.assertEqual(("active", self.host.name), (row["vm_state"], row["host"]))
+        self.assertEqual(1, self.state("compute_nodes", self.host.uuid)["row"]["vcpus_used"])
+        provider = self.state(fleet.PROVIDERS, self.host.uuid)
+        self.assertEqual({SERVER: FLAVOR.resources}, provider["allocations"])
+
+        self.assertEqual(self.host.uuid, self.ledger.end(SERVER, FLAVOR.resources))
+        self.fleet.deleted(SERVER)
+        self.now = 1.0
+        self.reporter.flush()
+        self.assertTrue(self.stored("instances", key).deleted)
+        self.assertEqual({}, self.state(fleet.PROVIDERS, self.host.uuid)["allocations"])
+
+
+class JournaledTest(ReportingCase):
+    """Heartbeats go to a journal as pages."""
+
+    def journaled(self):
+        ring = heartbeat_ring.HeartbeatRing(
+            self.synchronizer,
+            made_hosts.CELL,
+            lambda: "ring",
+            heartbeat_ring.RingOptions(keep_seconds=150.0),
+            lambda: self.now,
+        )
+        self.reporter = self.make(updates_per_second=100.0, journal=ring)
+        self.reporter.populate(self.fleet.everything())
+
+    def slots(self):
+        """Return (id, count, tick) of each heartbeat of each slot, in the order of the slots."""
+        found = []
+        for number in range(10):
+            standing = self.stored("heartbeat_journals", f"ring.{number}")
+            if standing is not None:
+                slot = heartbeat_journals.read("ring", codec.decode_state(standing.payload))
+                found.append(
+                    list(
+                        zip(
+                            slot.ids.tolist(),
+                            slot.counts.tolist(),
+                            slot.ticks.tolist(),
+                            strict=True,
+                        )
+                    )
+                )
+        return found
+
+    def beat(self, seconds):
+        for host in self.cluster.hosts:
+            self.fleet.beat(host, seconds)
+
+    def expected(self, count, seconds):
+        tick = heartbeat_journals.tick_of(made_hosts.BEGINNING_SECONDS + seconds)
+        services = (host.service_uuid for host in self.cluster.hosts)
+        return sorted((heartbeat_journals.service_id(each), count, tick) for each in services)
+
+    def test_each_is_told_once_a_second_to_a_page_and_no_record_changes(self):
+        self.journaled()
+        self.now = 0.5
+        self.beat(0.5)
+        self.reporter.flush()
+        self.assertEqual([], self.slots())
+        self.now = 1.0
+        self.reporter.flush()
+        self.beat(1.5)
+        self.now = 2.0
+        self.reporter.flush()
+
+        self.assertEqual([self.expected(2, 0.5), self.expected(3, 1.5)], self.slots())
+        state = self.state("service_liveness", self.host.service_uuid)
+        self.assertEqual(1, state["report_count"])
+        self.assertEqual((2, 6), (self.reporter.figures.updates, self.reporter.figures.journaled))
+
+    def test_none_is_lost_while_nobody_takes_them_and_the_beat_says_so(self):
+        self.journaled()
+        self.beat(1.0)
+        self.synchronizer.is_away = True
+        for self.now in (1.0, 7.0):
+            self.reporter.flush()
+        self.beat(8.0)
+        self.assertEqual(0, self.reporter.figures.journaled)
+        self.synchronizer.is_away = False
+        self.now = 8.5
+        self.reporter.flush()
+        told = [beat for slot in self.slots() for beat in slot]
+        self.assertEqual(sorted(self.expected(2, 1.0) + self.expected(3, 8.0)), sorted(told))
+        self.assertEqual(8.5, self.beat_at())
+
+    def test_the_beat_is_as_old_as_a_heartbeat_that_waits(self):
+        self.journaled()
+        self.beat(1.0)
+        self.now = 1.0
+        with unittest.mock.patch.object(
+            heartbeat_ring.HeartbeatRing,
+            "flush",
+            autospec=True,
+            return_value=heartbeat_ring.RingFlush(0, 0, 3, 0),
+        ):
+            self.reporter.flush()
+            self.now = 9.0
+            self.beat(9.0)
+            self.reporter.flush()
+        self.assertEqual(1.0, self.beat_at())
