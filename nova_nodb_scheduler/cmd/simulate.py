@@ -127,7 +127,7 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
         raise errors.ConfigurationError(
             "--packing",
             f"--servers-per-host {arguments.servers_per_host}",
-            "it packs what is asked for onto hosts of which --fill alone takes part: leave one out.",
+            "it packs requests onto hosts of which --fill alone takes part: leave one out.",
         )
     chosen = _strategies(arguments)
     backend = _backend(arguments)
