@@ -134,7 +134,7 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     heartbeat = arguments.heartbeat_seconds
     journals = arguments.heartbeat_journals
     if journals is None:
-        journals = arguments.hosts / heartbeat > _BEATS_PER_SECOND
+        journals = arguments.hosts / heartbeat >= _BEATS_PER_SECOND
     waits = any(each.waits for each in chosen)
     several = "real" if waits else "saturated"
     pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else several)

@@ -11,6 +11,7 @@ services' records, or as pages to a journal, as a conductor's do.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ import attrs
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.simulator.run import fleet
 from nova_nodb_scheduler.simulator.scenario import made_hosts
 from nova_nodb_scheduler.store import declarations
@@ -39,6 +40,9 @@ _ORDER = (fleet.INSTANCES, fleet.PROVIDERS, fleet.NODES, fleet.LIVENESS)
 #: ``heartbeat_flush_interval_seconds``.
 _PAGE_SECONDS = 1.0
 
+#: How long the ring of a heartbeat journal is, in times that a service may be silent.
+_RING = 2.5
+
 State = Callable[[records.RecordKey], "made_hosts.State | None"]
 
 
@@ -56,6 +60,21 @@ class Figures:
     most_waiting: int = 0
     peak_per_second: int = 0
     published: list[tuple[float, int, int]] = attrs.field(factory=list)
+
+
+def ring_options(
+    beats_per_second: float, service_down_seconds: float
+) -> heartbeat_ring.RingOptions:
+    """Return the bounds of a journal that has room for these heartbeats however long a run is.
+
+    The plugin refuses settings by which a ring would be full before its first slot may be
+    overwritten; here it gets as many slots as it takes, twice over for what waited meanwhile.
+    """
+    keep_seconds = _RING * service_down_seconds
+    slots = math.ceil(beats_per_second * _PAGE_SECONDS / heartbeat_journals.MOST_HEARTBEATS)
+    own = heartbeat_ring.RingOptions(keep_seconds)
+    enough = 2 * slots * math.ceil(keep_seconds / _PAGE_SECONDS)
+    return attrs.evolve(own, max_slots=max(own.max_slots, enough))
 
 
 class HostReporter:

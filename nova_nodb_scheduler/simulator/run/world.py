@@ -67,9 +67,6 @@ class RunProgress:
 
 Told = Callable[[RunProgress], None]
 
-#: How long the ring of a heartbeat journal is, in times that a service may be silent.
-_RING = 2.5
-
 #: Step by step: so long the end is put off for claims that are to end, simulated. What settles
 #: them looks at those that it could not end once in a while.
 _REST_SECONDS = 600.0
@@ -206,11 +203,12 @@ class World:
         self.reporter.hear(service, report_count, seconds)
 
     def _journal(self) -> heartbeat_ring.HeartbeatRing:
+        beats_per_second = len(self.cluster) / self.options.heartbeat_seconds
         return heartbeat_ring.HeartbeatRing(
             self._synchronizer,
             cluster_module.CELL,
             lambda: str(uuid.uuid4()),
-            heartbeat_ring.RingOptions(keep_seconds=_RING * self.options.service_down_seconds),
+            host_reporter.ring_options(beats_per_second, self.options.service_down_seconds),
             self._clock.now_seconds,
         )
 

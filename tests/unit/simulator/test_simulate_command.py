@@ -104,6 +104,10 @@ class SimulateCommandTest(testtools.TestCase):
         for each in (few, many):
             self.assertEqual((10.0, 60.0), (each.heartbeat_seconds, each.service_down_seconds))
         self.assertEqual((False, True), (few.heartbeat_journals, many.heartbeat_journals))
+        # From 500 in a second on.
+        for hosts, is_journaled in (("4999", False), ("5000", True)):
+            planned = self.campaign("--hosts", hosts).options
+            self.assertEqual(is_journaled, planned.heartbeat_journals)
         self.assertTrue(self.campaign("--heartbeat-journals").options.heartbeat_journals)
         told = self.campaign("--hosts", "20000", "--no-heartbeat-journals").options
         self.assertFalse(told.heartbeat_journals)

@@ -201,12 +201,12 @@ class ReportingTest(ReportingCase):
 class JournaledTest(ReportingCase):
     """Heartbeats go to a journal as pages."""
 
-    def journaled(self):
+    def journaled(self, service_down_seconds=60.0):
         ring = heartbeat_ring.HeartbeatRing(
             self.synchronizer,
             made_hosts.CELL,
             lambda: "ring",
-            heartbeat_ring.RingOptions(keep_seconds=150.0),
+            host_reporter.ring_options(3.0, service_down_seconds),
             lambda: self.now,
         )
         self.reporter = self.make(updates_per_second=100.0, journal=ring)
@@ -256,6 +256,22 @@ class JournaledTest(ReportingCase):
         state = self.state("service_liveness", self.host.service_uuid)
         self.assertEqual(1, state["report_count"])
         self.assertEqual((2, 6), (self.reporter.figures.updates, self.reporter.figures.journaled))
+
+    def test_a_ring_has_room_however_long_services_may_be_silent(self):
+        self.journaled(service_down_seconds=360.0)
+        behind = set()
+        for second in range(1, 1001):
+            self.now = float(second)
+            self.beat(self.now)
+            self.reporter.flush()
+            behind.add(self.now - self.beat_at() >= 5.0)
+        self.assertEqual({False}, behind)
+        self.assertEqual(3000, self.reporter.figures.journaled)
+
+    def test_a_ring_has_room_for_very_many_hosts(self):
+        for beats, seconds, slots in ((10, 60.0, 512), (10_000, 60.0, 600), (100_000, 60.0, 3900)):
+            options = host_reporter.ring_options(beats, seconds)
+            self.assertEqual((2.5 * seconds, slots), (options.keep_seconds, options.max_slots))
 
     def test_none_is_lost_while_nobody_takes_them_and_the_beat_says_so(self):
         self.journaled()
