@@ -135,6 +135,9 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
     journals = arguments.heartbeat_journals
     if journals is None:
         journals = arguments.hosts / heartbeat >= _BEATS_PER_SECOND
+    reports = arguments.hosts / arguments.report_seconds
+    if not journals:
+        reports += arguments.hosts / heartbeat
     waits = any(each.waits for each in chosen)
     several = "real" if waits else "saturated"
     pace = arguments.pace or ("virtual" if arguments.schedulers == 1 else several)
@@ -152,8 +155,7 @@ def make_campaign(arguments: argparse.Namespace) -> campaign.Campaign:
             "backend": backend or backend_choice.BackendChoice(),
             "pace": run_clock.Pace(pace),
             "heartbeat_journals": journals,
-            "updates_per_second": arguments.updates_per_second
-            or max(_LEAST_UPDATES, 2 * arguments.hosts / arguments.report_seconds),
+            "updates_per_second": arguments.updates_per_second or max(_LEAST_UPDATES, 2 * reports),
             "service_down_seconds": arguments.service_down_seconds or _MISSED_BEATS * heartbeat,
             "queue": queue,
             "departures_per_second": departures,

@@ -50,7 +50,7 @@ def _add_cluster(group: Any) -> None:
         "--fill",
         type=_within(float, 0, 0.95),
         help="share of each host that is taken before the run, 0 to 0.95 (default: 0; with "
-        "--arrivals all of it)",
+        "--arrivals and no --servers-per-host all of it)",
     )
     group.add_argument(
         "--servers-per-host",
@@ -296,7 +296,8 @@ def _add_times(group: Any) -> None:
     group.add_argument(
         "--updates-per-second",
         type=_within(float, 1),
-        help="records published in a second at most (default: 2000, or twice the hosts' reports)",
+        help="records published in a second at most (default: 2000, or twice the hosts' reports, "
+        "and heartbeats unless they go to a journal)",
     )
     group.add_argument(
         "--authority-seconds",

@@ -116,6 +116,8 @@ class SimulateCommandTest(testtools.TestCase):
         few, many = self.campaign().options, self.campaign("--hosts", "100000").options
         self.assertEqual(2000.0, few.updates_per_second)
         self.assertAlmostEqual(2 * 100_000 / 60, many.updates_per_second)
+        recorded = self.campaign("--hosts", "100000", "--no-heartbeat-journals").options
+        self.assertAlmostEqual(2 * (100_000 / 60 + 100_000 / 10), recorded.updates_per_second)
         told = self.campaign("--hosts", "100000", "--updates-per-second", "7").options
         self.assertEqual(7.0, told.updates_per_second)
 
