@@ -153,6 +153,11 @@ class HostReporter:
         return sum(len(marked) for marked in self._dirty.values())
 
     @property
+    def dropped_heartbeats(self) -> int:
+        """Heartbeats that waited for so long that the journal has no room for them."""
+        return 0 if self._journal is None else self._journal.dropped
+
+    @property
     def is_room_waiting(self) -> bool:
         """Whether something is to be published that tells of more than a heartbeat."""
         return any(marked for name, marked in self._dirty.items() if name != fleet.LIVENESS)

@@ -99,7 +99,7 @@ class RunOptions:
         can be taken
     :param start_seconds: most time until a scheduler knows the cluster
     :param rest_seconds: how long the end is put off, at most, until claims of
-        servers that do not stand are gone; not step by step
+        servers that do not stand are gone; step by step, until the back end answers
     :param queue: what waits, for the strategy that lets requests wait
     :param departures_per_second: servers from before the run that are deleted, simulated
     """

@@ -8,7 +8,7 @@ from typing import ClassVar
 from nova_nodb_scheduler.synchronizer.drivers import sqlalchemy as sql
 from nova_nodb_scheduler.testing import servers
 from tests.functional.synchronizer.drivers import engine_cases
-from tests.unit.nova_adapter.reporting import journal_case
+from tests.unit.synchronizer.records import journal_case
 
 
 class MemcachedTest(engine_cases.OnMemcached, journal_case.DriverCases):

@@ -19,7 +19,7 @@ from nova_nodb_scheduler.synchronizer.drivers.memory import driver, faults, hub
 from nova_nodb_scheduler.synchronizer.records import heartbeat_ring
 from nova_nodb_scheduler.wire import codec
 from tests import machine_runs
-from tests.unit.nova_adapter.reporting import journal_case
+from tests.unit.synchronizer.records import journal_case
 
 
 class SmallPayloads(driver.MemorySynchronizer):
