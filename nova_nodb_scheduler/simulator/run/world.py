@@ -323,7 +323,7 @@ class World:
                 for each in self.schedulers:
                     each.say(pipe_messages.SettleClaims())
             self.leaked_claims = true_ledger.count_leaked_claims(self._synchronizer, self.ledger)
-            # Step by step the machine's speed decides nothing, but how long a back end is waited for.
+            # Step by step the machine's speed decides nothing, but for a back end that is away.
             if self.options.in_step and self.leaked_claims >= 0:
                 is_late = self._clock.now_seconds() > deadline
             else:
