@@ -26,7 +26,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -241,19 +241,13 @@ def _require_same(epoch: str, now: str) -> None:
 
 def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:
     """Read the records with the next versions after one, in their order."""
-    mark = statements.mark(connection)
-    return _read(connection, _CHANGED.format(columns="{columns}", mark=mark), (version, limit))
-
-
-def _read(
-    connection: sa.Connection, text: str, parameters: tuple[Any, ...]
-) -> list[records.Record]:
-    """Read records by a statement that leaves their columns open."""
-    if connection.dialect.name == "mysql":
-        found = engines.rows(connection, text.format(columns=_TWO_COLUMNS), parameters)
+    is_mysql = connection.dialect.name == "mysql"
+    columns = _TWO_COLUMNS if is_mysql else _COLUMNS
+    text = _CHANGED.format(columns=columns, mark=statements.mark(connection))
+    if is_mysql:
+        found = engines.rows(connection, text, (version, limit))
         return [statements.of_text(own, payload) for own, payload in found]
-    text = text.format(columns=_COLUMNS)
-    return statements.to_records(connection.exec_driver_sql(text, parameters))
+    return statements.to_records(connection.exec_driver_sql(text, (version, limit)))
 
 
 def _waiting(found: Iterable[records.Record]) -> list[records.RecordKey]:
