@@ -211,6 +211,9 @@ def set_allocations(context: Any, allocs: list[Any]) -> None:
     """
     requested = requested_consumers.of(context)
     consumers = {each.consumer.uuid: each.consumer for each in allocs}
+    if requested and consumers.keys() - {each.consumer.uuid for each in requested.values()}:
+        # What was read since is of a record that was made again, in another case to MySQL.
+        raise exception.ConcurrentUpdateDetected
     # Those whose generation was compared with the request's, not what was read since.
     consumers.update({name: requested[name].consumer for name in consumers if name in requested})
     providers = {each.resource_provider.id for each in allocs}

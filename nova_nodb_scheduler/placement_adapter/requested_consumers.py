@@ -161,16 +161,13 @@ def create_allocation_list(
     """
     named = dict.fromkeys(name for each in data.values() for name in each["allocations"])
     providers = resource_providers_by_uuid(context, list(named))
-    emptied = [name for name, each in data.items() if not each["allocations"]]
-    held = _held_allocations(context, {consumers[name].uuid: consumers[name] for name in emptied})
-    found: list[Any] = []
+    emptied = [consumers[name] for name, each in data.items() if not each["allocations"]]
+    found = _held_allocations(context, {each.uuid: each for each in emptied})
     for name, each in data.items():
         for provider, part in each["allocations"].items():
             found += allocation_handler._new_allocations(
                 context, providers[provider], consumers[name], part["resources"]
             )
-        if not each["allocations"]:
-            found += held.get(consumers[name].uuid, ())
     return found
 
 
@@ -424,16 +421,17 @@ def _consumer(context: Any, name: str, row: Mapping[str, Any] | None, wanted: An
     return consumer_obj.Consumer._from_db_object(context, consumer_obj.Consumer(context), row)
 
 
-def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> list[Any]:
     """Return what consumers hold, as allocations of nothing: to be removed; by one statement.
 
     Whose an allocation is the database says, as to Placement: it may have the name in another case
-    than the record.
+    than the record. So may a record that was made again since the consumers were read: what that
+    has is its own, which the write refuses.
 
     :param consumers: by the uuids of their records
     """
     if not consumers:
-        return {}
+        return []
     columns = _ALLOCATIONS.c
     query = (
         sa.select(
@@ -455,22 +453,20 @@ def _held_allocations(context: Any, consumers: Mapping[str, Any]) -> dict[str, S
     )
     with db_api.placement_context_manager.reader.using(context):
         rows = context.session.execute(query).fetchall()
-    held: dict[str, list[Any]] = {}
-    for row in rows:
-        provider = _provider(
-            context,
-            row.provider_id,
-            row.provider_uuid,
-            row.provider_name,
-            row.provider_generation,
+    return [
+        alloc_obj.Allocation(
+            id=row.id,
+            resource_provider=_provider(
+                context,
+                row.provider_id,
+                row.provider_uuid,
+                row.provider_name,
+                row.provider_generation,
+            ),
+            resource_class=context.rc_cache.string_from_id(row.resource_class_id),
+            consumer=consumers.get(row.consumer_uuid)
+            or consumer_obj.Consumer(context, uuid=row.consumer_uuid),
+            used=0,
         )
-        held.setdefault(row.consumer_uuid, []).append(
-            alloc_obj.Allocation(
-                id=row.id,
-                resource_provider=provider,
-                resource_class=context.rc_cache.string_from_id(row.resource_class_id),
-                consumer=consumers[row.consumer_uuid],
-                used=0,
-            )
-        )
-    return dict(held)
+        for row in rows
+    ]

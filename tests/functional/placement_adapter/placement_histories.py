@@ -110,7 +110,7 @@ class History:
 
     def run(self, steps: int) -> list[Step]:
         """Empty the tables, make providers, and send so many requests."""
-        _empty(self._placement.engine)
+        empty(self._placement.engine)
         self._prepare()
         before = tables(self._placement.engine)
         for _ in range(steps):
@@ -483,7 +483,8 @@ def tables(engine: Any) -> Tables:
         }
 
 
-def _empty(engine: Any) -> None:
+def empty(engine: Any) -> None:
+    """Leave nothing in the tables that requests write."""
     with engine.begin() as connection:
         connection.execute(
             _PROVIDERS.update().values(parent_provider_id=None, root_provider_id=None)

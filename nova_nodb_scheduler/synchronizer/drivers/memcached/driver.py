@@ -85,7 +85,11 @@ class MemcachedSynchronizer(driver_base.Driver):
 
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record | None]:
         names = {record_names.encode(key) for key in keys}
-        _epoch, found = self._epochs.get(lambda epoch: [epoch.record_key(name) for name in names])
+        _epoch, _version, found = self._epochs.across(
+            lambda: self._epochs.get_beside_counter(
+                lambda epoch: [epoch.record_key(name) for name in names]
+            )
+        )
         return [layout.Item.decode(value).record for value in found.values()]
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:

@@ -59,6 +59,25 @@ class Epochs(epoch_memory.EpochKeeper):
         """
         return self.across(lambda: self._read(keys_of, self._connection.get, lambda value: value))
 
+    def get_beside_counter(
+        self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
+    ) -> tuple[layout.Epoch, int, dict[bytes, bytes]]:
+        """Read some keys of the epoch in force, and its counter, which is remembered.
+
+        :raises EpochBroken: the counter was evicted, or stands below what was seen of it
+        """
+        newest = self.memory.newest
+        seen = self.memory.version_seen(newest.name) if newest else 0
+        epoch, found = self.get(lambda epoch: (epoch.sequence_key, *keys_of(epoch)))
+        counter = found.pop(epoch.sequence_key, None)
+        if counter is None:
+            raise self.broken(epoch, "the counter")
+        version = int(counter)
+        if newest is not None and newest.name == epoch.name and version < seen:
+            raise self.gone_back(epoch, version, seen)
+        self.note_version(epoch, version)
+        return epoch, version, found
+
     def gets(
         self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
     ) -> tuple[layout.Epoch, dict[bytes, tuple[bytes, bytes]]]:

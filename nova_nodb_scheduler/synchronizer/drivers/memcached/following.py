@@ -76,24 +76,18 @@ class Follower:
         """
         # Before the counter: what it will prove must have been true already.
         bounds = self._clock.lower_bounds()
-        memory = self._epochs.memory
-        newest = memory.newest
-        seen = memory.version_seen(newest.name) if newest else 0
-        epoch, found = self._epochs.get(
-            lambda epoch: (epoch.sequence_key, epoch.floor_key, epoch.stable_key)
+        epoch, sequence, found = self._epochs.get_beside_counter(
+            lambda epoch: (epoch.floor_key, epoch.stable_key)
         )
         try:
             watermarks = Watermarks(
                 epoch,
-                int(found[epoch.sequence_key]),
+                sequence,
                 int(found[epoch.floor_key]),
                 layout.StableVersion.decode(found[epoch.stable_key]),
             )
         except KeyError as error:
-            raise self._epochs.broken(epoch, "the counter, floor or stable version") from error
-        if newest is not None and newest.name == epoch.name and watermarks.sequence < seen:
-            raise self._epochs.gone_back(epoch, watermarks.sequence, seen)
-        self._epochs.note_version(epoch, watermarks.sequence)
+            raise self._epochs.broken(epoch, "the floor or stable version") from error
         self._seen.add(
             epoch.name, layout.StableVersion(watermarks.sequence, bounds.seconds, bounds.evictions)
         )

@@ -188,11 +188,17 @@ class RedisSynchronizer(driver_base.Driver):
             version = answer[1]
 
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record]:
+        return self._epochs.across(functools.partial(self._read, keys))
+
+    def _read(self, keys: Sequence[records.RecordKey]) -> list[records.Record]:
         names = [record_names.encode(key) for key in keys]
+        seen = self._epochs.version_seen()
         epoch, answer = self._epochs.read(scripts.READ, *names)
+        if self._epochs.has_gone_back(epoch, answer[1], seen):
+            raise epoch_memory.EpochEnded
         return [
             epoch.record(name, version, payload)
-            for name, (version, payload) in zip(names, answer[1:], strict=True)
+            for name, (version, payload) in zip(names, answer[2:], strict=True)
             if version
         ]
 

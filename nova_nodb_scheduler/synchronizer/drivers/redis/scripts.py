@@ -209,14 +209,14 @@ return results
 """,
 )
 
-#: ARGV: epoch, names... -> OK, then per name {version, payload or nil}; version 0: absent
+#: ARGV: epoch, names... -> OK seq, then per name {version, payload or nil}; version 0: absent
 READ = Script.of(
     *_PREAMBLE,
     """
-local found = {'OK'}
+local found = {'OK', seq}
 for at = 2, #ARGV do
   local version = tonumber(redis.call('ZSCORE', order, ARGV[at]) or 0)
-  found[at] = {version, version > 0 and redis.call('HGET', rows, ARGV[at])}
+  found[at + 1] = {version, version > 0 and redis.call('HGET', rows, ARGV[at])}
 end
 return found
 """,

@@ -14,6 +14,11 @@ In sequencer mode a row without a version is none of the feed's: it gets one
 that is greater than all cursors. Reads and snapshots wait for it (see
 :mod:`.sequencing`). The row of ``HEAD_KEY`` comes with the feed and moves the
 cursor on: it is read by the same statement, so nothing up to it is missing.
+
+Single records are read by one statement with the sequence's row. Where that is
+behind what this client has seen of it, they may be too (a replica's that lags, a
+backup's, another server's), and nothing of them is handed out. Records that wait
+for their version are read again; all of a batch are of one epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -45,7 +50,6 @@ from nova_nodb_scheduler.synchronizer.drivers.support import (
 PAGE_RECORDS = 1000
 #: By hand, see :func:`.statements.peek`.
 _CHANGED = "SELECT {columns} FROM nodb_record WHERE version > {mark} ORDER BY version LIMIT {mark}"
-_OF_KEYS = "SELECT {columns} FROM nodb_record WHERE {keys}"
 _COLUMNS = "namespace, record_key, COALESCE(revision, version), version, deleted_at, payload"
 _TWO_COLUMNS = statements.TEXT_COLUMN.format("") + ", payload"
 
@@ -68,6 +72,10 @@ class Reader:
 
     def fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         """See the contract; two statements."""
+        return self._epochs.across(lambda: self._fetch(cursor, limit))
+
+    def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
+        known = self._epochs.known()
         changed, row = self._database.ask(
             lambda connection: (
                 _changed(connection, cursor.version, limit),
@@ -75,9 +83,7 @@ class Reader:
             )
         )
         self._poll.fetched(bool(changed))
-        if not self._epochs.is_sound(row):
-            row = self._epochs.current()
-        assert row is not None
+        row = self._sound(row, known)
         if self._sequencer is not None:
             self._sequencer.relieve(row)
         refused = driver_base.resync_reason(cursor, row.cursor, row.floor)
@@ -103,27 +109,58 @@ class Reader:
 
     def read(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
         """Read a batch; see the contract."""
-        return self._numbered(self._select(keys))
 
-    def _select(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
-        return self._database.ask(lambda connection: _of_keys(connection, keys))
+        def read() -> list[records.Record]:
+            epoch, found = self._select(keys)
+            return self._numbered(epoch, found)
 
-    def _numbered(self, found: list[records.Record]) -> list[records.Record]:
-        """Replace records that have no version yet by what they are when they do."""
+        return self._epochs.across(read)
+
+    def _select(self, keys: Collection[records.RecordKey]) -> tuple[str, list[records.Record]]:
+        """Return the epoch in force, and the records that stand under some keys.
+
+        :raises EpochBroken: see :meth:`_sound`
+        """
+        known = self._epochs.known()
+        found = self._database.ask(lambda connection: statements.beside_sequence(connection, keys))
+        return self._sound(found.sequence, known).epoch, list(found.standing.values())
+
+    def _sound(
+        self, row: statements.SequenceRow | None, known: epochs.Known
+    ) -> statements.SequenceRow:
+        """Return the sequence's row that was read with something else.
+
+        :param known: from before that
+        :raises EpochBroken: neither may be gone on with
+        """
+        if row is None or not self._epochs.is_sound(row, known):
+            raise epochs.EpochBroken
+        return row
+
+    def _numbered(self, epoch: str, found: list[records.Record]) -> list[records.Record]:
+        """Replace records that have no version yet by what they are when they do.
+
+        :param epoch: of these
+        :raises EpochBroken: another one has begun since, or see :meth:`_sound`
+        """
         waiting = _waiting(found)
         if not waiting or self._sequencer is None:
             return found
-        by_key = {record.key: record for record in found}
+        numbered = [record for record in found if record.version != schema.UNNUMBERED]
         for _ in range(_LOOKS):
             # Their writer numbers them; to do it beside it would only disturb.
             time.sleep(sequencing.INTERVAL_SECONDS * random.uniform(0.5, 1.0))
-            by_key.update((record.key, record) for record in self._select(waiting))
-            waiting = _waiting(by_key[key] for key in waiting)
+            epoch_now, again = self._select(waiting)
+            _require_same(epoch, epoch_now)
+            numbered += (record for record in again if record.version != schema.UNNUMBERED)
+            waiting = _waiting(again)
             if not waiting:
                 break
         for part in batches.split(waiting, sequencing.ROWS_PER_ROUND):
-            by_key.update((record.key, record) for record in self._sequencer.read(part))
-        return list(by_key.values())
+            made = self._sequencer.read(part)
+            _require_same(epoch, made.epoch)
+            numbered += made.read
+        return numbered
 
     def pages(
         self, cursor: records.Cursor, namespaces: Collection[str] | None
@@ -151,7 +188,7 @@ class Reader:
             while True:
                 page = self._page(cursor, namespace, last_key)
                 is_numbered = schema.UNNUMBERED not in page.versions
-                yield page if is_numbered else self._numbered(list(page))
+                yield page if is_numbered else self._numbered(cursor.epoch, list(page))
                 if len(page) < PAGE_RECORDS:
                     break
                 last_key = page.keys[-1]
@@ -196,29 +233,21 @@ class Reader:
         return found
 
 
-def _of_keys(
-    connection: sa.Connection, keys: Collection[records.RecordKey]
-) -> list[records.Record]:
-    """Read the records that stand under some keys, tombstones included."""
-    condition, parameters = statements.keys_text(connection, keys)
-    return _read(connection, _OF_KEYS.format(columns="{columns}", keys=condition), parameters)
+def _require_same(epoch: str, now: str) -> None:
+    """Raise EpochBroken where another epoch is in force than before."""
+    if now != epoch:
+        raise epochs.EpochBroken(f"epoch {epoch} is not in force")
 
 
 def _changed(connection: sa.Connection, version: int, limit: int) -> list[records.Record]:
     """Read the records with the next versions after one, in their order."""
-    mark = statements.mark(connection)
-    return _read(connection, _CHANGED.format(columns="{columns}", mark=mark), (version, limit))
-
-
-def _read(
-    connection: sa.Connection, text: str, parameters: tuple[Any, ...]
-) -> list[records.Record]:
-    """Read records by a statement that leaves their columns open."""
-    if connection.dialect.name == "mysql":
-        found = engines.rows(connection, text.format(columns=_TWO_COLUMNS), parameters)
+    is_mysql = connection.dialect.name == "mysql"
+    columns = _TWO_COLUMNS if is_mysql else _COLUMNS
+    text = _CHANGED.format(columns=columns, mark=statements.mark(connection))
+    if is_mysql:
+        found = engines.rows(connection, text, (version, limit))
         return [statements.of_text(own, payload) for own, payload in found]
-    text = text.format(columns=_COLUMNS)
-    return statements.to_records(connection.exec_driver_sql(text, parameters))
+    return statements.to_records(connection.exec_driver_sql(text, (version, limit)))
 
 
 def _waiting(found: Iterable[records.Record]) -> list[records.RecordKey]:

@@ -145,6 +145,8 @@ class Sequencer:
                 raise self._database.unavailable(
                     f"{len(left)} records that were written wait for their versions"
                 )
+        # Others may have given them: a reader is not to go back behind what its writes were told.
+        self._epochs.note(epoch, max(versions.values(), default=0))
         return versions
 
     def _settle_some(
@@ -215,11 +217,11 @@ class Sequencer:
                 return self._number_in_turn()
         return False
 
-    def read(self, keys: Collection[records.RecordKey]) -> tuple[records.Record, ...]:
+    def read(self, keys: Collection[records.RecordKey]) -> Numbered:
         """Number records and read them before anybody can write them again."""
         numbered = self._epochs.across(lambda: self._database.repeat(lambda: self._number(keys)))
         self._remember(numbered)
-        return numbered.read
+        return numbered
 
     # --- for both ---
 

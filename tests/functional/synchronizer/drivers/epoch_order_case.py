@@ -77,6 +77,15 @@ class EpochOrderCase(step_case.StepCase[Any]):
         reader.catch_up()
         self.assertEqual({again.key: again}, reader.held)
 
+    def test_records_are_not_read_of_data_that_were_put_back(self) -> None:
+        client = self.client()
+        before = self.put(client, "claims", b"before")
+        kept = self.keep()
+        self.put(client, "claims", b"granted", before.revision)
+        self.put_back(kept)
+        # Nothing else was asked between.
+        self.assertEqual({}, client.read([before.key]))
+
     def test_a_reader_notices_data_that_were_put_back(self) -> None:
         client = self.client()
         self.put(client, "claims", b"before")

@@ -199,13 +199,13 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 
         def number_at_once(
             connection: sa.Connection, keys: Collection[records.RecordKey]
-        ) -> counter_statements.Found:
+        ) -> statements.Found:
             row = real_peek(connection)
             assert row is not None
             with numbers_lock:
                 numbers.append(numbers[-1] + 1000)
                 sequence = statements.SequenceRow(row.epoch, numbers[-1], row.floor)
-            return counter_statements.Found(sequence, statements.standing(connection, keys))
+            return statements.Found(sequence, statements.standing(connection, keys))
 
         def put_alone(
             connection: sa.Connection, _version: int, rows: Sequence[records.Record]
