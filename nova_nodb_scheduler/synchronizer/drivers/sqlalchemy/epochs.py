@@ -108,7 +108,10 @@ class Epochs(epoch_memory.EpochKeeper):
     :param on_step: called with the name of each step before it is taken
     """
 
-    WHY_UNSTABLE = "its tables are being emptied over and over"
+    WHY_UNSTABLE = (
+        "its tables are being emptied over and over, or it leads to a server that is behind what "
+        "this process has seen (a replica that lags)"
+    )
 
     def __init__(
         self, opened: database.Database, ordering: str, on_step: statements.Observer
