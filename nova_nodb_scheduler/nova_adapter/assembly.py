@@ -79,7 +79,7 @@ from nova_nodb_scheduler.observe import (
     tenant_event_metrics,
 )
 from nova_nodb_scheduler.scheduling.facts import group_members, journal_follower
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.namespaces import heartbeat_journals, known_namespaces
 from nova_nodb_scheduler.scheduling.waiting import queue_settings
 from nova_nodb_scheduler.store import declarations, store_snapshot
 from nova_nodb_scheduler.synchronizer import contract, loader
@@ -102,12 +102,6 @@ HOST_MANAGERS = "nova.scheduler.host_manager"
 STOCK = "filter_scheduler"
 #: Value of ``scheduler_driver`` with which requests may wait for room.
 QUEUE = "nodb_queue"
-
-#: How far back who begins to read heartbeat journals looks, in times that a service may be
-#: silent before it counts as down.
-_HORIZON = 1.5
-#: How long a ring is, in the same: longer than the horizon by what clocks may differ.
-_RING = 2.5
 
 
 def plugin_version() -> str:
@@ -531,7 +525,7 @@ class Plugin:
 
     @property
     def _ring_seconds(self) -> float:
-        return _RING * float(self.conf.service_down_time)
+        return heartbeat_journals.RING_TIMES * float(self.conf.service_down_time)
 
     @property
     def _ring_options(self) -> heartbeat_ring.RingOptions:
@@ -890,7 +884,7 @@ class Plugin:
         """Return a follower of heartbeat journals that has read nothing."""
         return journal_follower.JournalFollower(
             3 * float(self.options.heartbeat_flush_interval_seconds),
-            _HORIZON * float(self.conf.service_down_time),
+            heartbeat_journals.HORIZON_TIMES * float(self.conf.service_down_time),
         )
 
     def scheduler(
@@ -913,7 +907,8 @@ class Plugin:
                 feed_bound_seconds=options.feed_bound_seconds,
                 reporter_bound_seconds=options.reporter_bound_seconds,
                 unreported_grace_seconds=3 * options.heartbeat_flush_interval_seconds,
-                journal_horizon_seconds=_HORIZON * float(self.conf.service_down_time),
+                journal_horizon_seconds=heartbeat_journals.HORIZON_TIMES
+                * float(self.conf.service_down_time),
             ),
             replicator_contract.ReplicatorOptions(
                 canary_interval_seconds=options.beat_interval_seconds,

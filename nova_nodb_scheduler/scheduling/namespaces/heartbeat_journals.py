@@ -37,6 +37,11 @@ GREATEST_COUNT: Final = 2**31 - 1
 MOST_SECONDS: Final = 10**11
 _MOST_TICKS: Final = MOST_SECONDS * TICKS_PER_SECOND
 _MOST_FLUSHES: Final = 2**53
+#: How far back who begins to read journals looks, in times that a service may be silent before it
+#: counts as down.
+HORIZON_TIMES: Final = 1.5
+#: How long a ring is, in the same: longer than the horizon by what clocks may differ.
+RING_TIMES: Final = 2.5
 
 _ID, _COUNT, _AGE = np.dtype("<u8"), np.dtype("<i4"), np.dtype("<u2")
 _HEARTBEAT_BYTES = _ID.itemsize + _COUNT.itemsize + _AGE.itemsize

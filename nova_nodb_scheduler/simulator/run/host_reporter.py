@@ -40,9 +40,6 @@ _ORDER = (fleet.INSTANCES, fleet.PROVIDERS, fleet.NODES, fleet.LIVENESS)
 #: ``heartbeat_flush_interval_seconds``.
 _PAGE_SECONDS = 1.0
 
-#: How long the ring of a heartbeat journal is, in times that a service may be silent.
-_RING = 2.5
-
 State = Callable[[records.RecordKey], "made_hosts.State | None"]
 
 
@@ -70,7 +67,7 @@ def ring_options(
     The plugin refuses settings by which a ring would be full before its first slot may be
     overwritten; here it gets as many slots as it takes, twice over for what waited meanwhile.
     """
-    keep_seconds = _RING * service_down_seconds
+    keep_seconds = heartbeat_journals.RING_TIMES * service_down_seconds
     slots = math.ceil(beats_per_second * _PAGE_SECONDS / heartbeat_journals.MOST_HEARTBEATS)
     own = heartbeat_ring.RingOptions(keep_seconds)
     enough = 2 * slots * math.ceil(keep_seconds / _PAGE_SECONDS)

@@ -26,7 +26,11 @@ from nova_nodb_scheduler.scheduling.facts import (
     journal_reader,
 )
 from nova_nodb_scheduler.scheduling.frame import host_frame
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, node_facts
+from nova_nodb_scheduler.scheduling.namespaces import (
+    heartbeat_journals,
+    known_namespaces,
+    node_facts,
+)
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts, placing, planning, plugin_contract
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.scheduling.reservations import host_reservations
@@ -91,10 +95,8 @@ PLACED, NO_HOST, GIVEN_UP, UNCLAIMABLE = "placed", "no valid host", "given up", 
 #: Of a request that came: others wait and go before it; or no more may wait.
 BEHIND, FULL = "behind others", "queue full"
 
-#: As the plugin's defaults, of heartbeat journals: how long a heartbeat may look unreported, and
-#: how far back who begins to read them looks, in times that a service may be silent.
+#: How long a heartbeat of a journal may look unreported: as the plugin's default.
 _GRACE_SECONDS = 3.0
-_HORIZON = 1.5
 
 #: Schedulers beat every two seconds; one that does not for so long is taken for dead.
 _SILENT_SECONDS = 8.0
@@ -186,7 +188,7 @@ class SimulatedScheduler:
             journals=journal_reader.JournalReader(
                 lambda: journal_follower.JournalFollower(
                     _GRACE_SECONDS,
-                    _HORIZON * options.service_down_seconds,
+                    heartbeat_journals.HORIZON_TIMES * options.service_down_seconds,
                     lambda: made_hosts.BEGINNING_SECONDS + now_seconds(),
                 ),
                 lambda: self.replicator.epoch,
