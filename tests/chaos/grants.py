@@ -11,10 +11,11 @@ tables alone who took it back. Its writer's own log can: it says so before it ta
 
 It may also be that another's deletion makes room before its writer looks: then it stays, and
 rightly. Its writer's log tells that, too: it answered when the host held no more than it has.
+Since when that was, samples tell late; Placement's log tells when it deleted what made the room.
 """
 
 import collections
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -32,8 +33,9 @@ counts as given away."""
 _LEAVING = "its deletion was asked for"
 """A deletion takes allocations as well as their writers do."""
 
-Told = Callable[[], Collection[withdrawals.Withdrawal | withdrawals.Answer]]
-"""Reads what writers say they took back and answered; ``at`` in monotonic seconds."""
+Told = Callable[[], Collection[withdrawals.Told]]
+"""Reads what writers say they took back and answered, and Placement that it deleted; ``at`` in
+monotonic seconds."""
 
 
 @attrs.define
@@ -74,6 +76,16 @@ class Holding:
         of_this = [at for at in answers if at >= self.unseen_at]
         return bool(of_this) and min(of_this) > moment
 
+    def ended_at(self, deletions: Collection[float]) -> float | None:
+        """Return when it went, at the latest; None while it stands.
+
+        :param deletions: when Placement had deleted all that its consumer had
+        """
+        if self.gone_at is None:
+            return None
+        of_this = [at for at in deletions if self.last_at < at <= self.gone_at]
+        return min(of_this, default=self.gone_at)
+
     @property
     def was_answered(self) -> str:
         """Why somebody may have been answered with it; empty if nobody was."""
@@ -90,6 +102,7 @@ class _Sample:
 
     :param unsent: of which no server or move named the host by then
     :ivar until: of the first sample behind it in which it held no more than it has
+    :ivar is_last: the next one was that
     """
 
     at: float
@@ -99,10 +112,27 @@ class _Sample:
     held: Sequence[tuple[Holding, int, str]]
     unsent: Collection[str]
     until: float | None = None
+    is_last: bool = True
 
     @property
     def subject(self) -> str:
         return f"{self.provider} {self.kind}"
+
+    def room_at(self, deletions: Mapping[str, Collection[float]]) -> float | None:
+        """Return since when at the latest it held no more than it has; None: it never did.
+
+        :param deletions: when Placement had deleted what consumers had, by consumer
+        """
+        if self.until is None or not self.is_last:
+            # What came between samples that both hold too much, nobody knows.
+            return self.until
+        left = sum(amount for _, amount, _ in self.held)
+        ends = [(each.ended_at(deletions[each.consumer]), n) for each, n, _ in self.held]
+        for at, amount in sorted((at, n) for at, n in ends if at is not None and at <= self.until):
+            left -= amount
+            if left <= self.capacity:
+                return at
+        return self.until
 
 
 class Grants:
@@ -138,7 +168,9 @@ class Grants:
         over = list(audit.over_committed(now))
         subjects = {finding.subject for finding in over}
         for sample in self._going_on:
-            if sample.subject not in subjects:
+            if sample.subject in subjects:
+                sample.is_last = False
+            else:
                 sample.until = now.at
         self._going_on = [sample for sample in self._going_on if sample.until is None]
         for finding in over:
@@ -160,15 +192,19 @@ class Grants:
         told = self._told() if self._over else ()
         taken_back = [each for each in told if isinstance(each, withdrawals.Withdrawal)]
         answers: dict[str, list[float]] = collections.defaultdict(list)
+        deletions: dict[str, list[float]] = collections.defaultdict(list)
         for each in told:
             if isinstance(each, withdrawals.Answer):
                 answers[each.server].append(each.at)
+            elif isinstance(each, withdrawals.Deletion):
+                deletions[each.consumer].append(each.at)
         for sample in self._over:
             for holding, _, _ in sample.held:
                 holding.is_withdrawn = any(map(holding.is_told_by, taken_back))
             used = sum(amount for _, amount, _ in sample.held)
+            room_at = sample.room_at(deletions)
             why = {
-                holding.consumer: _why_kept(holding, sample, answers[holding.consumer])
+                holding.consumer: _why_kept(holding, sample, room_at, answers[holding.consumer])
                 for holding, _, _ in sample.held
             }
             kept = sum(amount for holding, amount, _ in sample.held if why[holding.consumer])
@@ -187,12 +223,14 @@ class Grants:
                 yield sample.at, audit.Finding(WITHDRAWN, sample.subject, detail, excess)
 
 
-def _why_kept(holding: Holding, sample: _Sample, answers: Collection[float]) -> str:
+def _why_kept(
+    holding: Holding, sample: _Sample, room_at: float | None, answers: Collection[float]
+) -> str:
     """Return why somebody may have been answered with a holding while its host held too much."""
     if (
-        sample.until is not None
+        room_at is not None
         and holding.consumer in sample.unsent
-        and holding.was_answered_behind(sample.until, answers)
+        and holding.was_answered_behind(room_at, answers)
     ):
         return ""
     return holding.was_answered

@@ -174,7 +174,8 @@ class Rounds:
             round_.wait_memory()
             self._watch.begin()
         try:
-            told = withdrawals.since_now(self._service_logs("scheduler"))
+            placements = self._stack.settings.log / "placement.log"
+            told = withdrawals.since_now([*self._service_logs("scheduler"), placements])
             with ledger.Ledger(reader.snapshot, told) as watched:
                 outcome = self._go(round_, watched, faults, seconds)
         finally:
@@ -570,6 +571,8 @@ class _Round:
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 asked_again = time.monotonic()
                 self._delete({*now.servers, *requests}, watched)
+                # A slow API's calls, one after the other, are no time in which nothing went.
+                progress_at += time.monotonic() - asked_again
         else:
             now = watched.latest
             if now is not None:

@@ -410,7 +410,7 @@ class GrantsTest(unittest.TestCase):
 
     def setUp(self) -> None:
         self.cloud = Cloud()
-        self.told: list[withdrawals.Withdrawal | withdrawals.Answer] = []
+        self.told: list[withdrawals.Told] = []
         self.ledger = ledger.Ledger(self.cloud.snapshot, lambda: self.told)
         for name in ("a", "b"):
             self.cloud.server(name, "host1")
@@ -524,6 +524,44 @@ class GrantsTest(unittest.TestCase):
         [record] = self.ledger.withdrawn()
         self.assertIn("answered later", record.detail)
 
+    def _deleted(self, at: float, consumer: str = "b") -> None:
+        self.told.append(withdrawals.Deletion(consumer, at + self.ledger.began))
+
+    def test_placement_tells_between_samples_since_when_there_was_room(self) -> None:
+        """Seed 723 with redis: the answer came behind the deletion, and before the next sample."""
+        self.cloud.withdraw("b")
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.6)
+        self._deleted(1.2)
+        self._answered(1.3)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_an_answer_before_placement_had_deleted_anything_is_one_with_too_much(self) -> None:
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self._deleted(1.3)
+        self._answered(1.2)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_what_placement_deleted_before_or_of_others_made_no_room(self) -> None:
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self._deleted(0.9)
+        self._deleted(1.1, consumer="d")
+        self._answered(1.3)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_a_deletion_tells_nothing_where_the_next_sample_holds_too_much_as_well(self) -> None:
+        # Another may have come before it.
+        self.cloud.withdraw("b")
+        self.cloud.server("d", "host1")
+        self._look(1.6)
+        self._deleted(1.2)
+        self._answered(1.3)
+        self.cloud.withdraw("d")
+        self._look(1.9)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
     def test_an_answer_before_there_was_room_is_one_with_too_much(self) -> None:
         self._look(1.3)
         self.cloud.withdraw("b")
@@ -596,6 +634,17 @@ class WithdrawalLinesTest(unittest.TestCase):
         at = datetime.datetime.fromisoformat("2026-11-27 12:11:56.678").timestamp()
         found = list(withdrawals.read([*others, answer]))
         self.assertEqual([withdrawals.Answer(each, at) for each in (_FIRST, _SECOND)], found)
+
+    def test_placement_s_word_is_read_of_what_it_deleted(self) -> None:
+        line = (
+            "2026-11-28 10:49:08.993 10398 INFO placement.requestlog [req-7331d90e req-0e4a] "
+            f'127.0.0.1 "DELETE /allocations/{_FIRST}" status: 204 len: 0 microversion: 1.0\n'
+        )
+        others = [line.replace("204", "404"), line.replace("DELETE", "PUT")]
+        at = datetime.datetime.fromisoformat("2026-11-28 10:49:08.993").timestamp()
+        self.assertEqual(
+            [withdrawals.Deletion(_FIRST, at)], list(withdrawals.read([*others, line]))
+        )
 
 
 class DecisionLinesTest(unittest.TestCase):

@@ -126,7 +126,7 @@ class Trial:
             )
             slots = reader.snapshot().slots()
             told = withdrawals.since_now(
-                settings.log / f"{name}.log" for name in settings.scheduler_names
+                settings.log / f"{name}.log" for name in (*settings.scheduler_names, "placement")
             )
             watch = held.enter_context(observations.Watch(reader.snapshot, told))
             hurt = held.enter_context(

@@ -6,7 +6,9 @@ alternate, and when an evacuation or a live migration is forced to a host. Both 
 Nova's functions for that are wrapped here: a claim among the schedulers comes
 first, is confirmed after Nova's own, and given back if that failed. Before it is
 refused by what the mirror has of the host, that is read again. Without an answer
-of the back end Nova's own goes ahead, and is verified afterwards. A server is
+of the back end Nova's own goes ahead. What was written is verified either way: a
+conductor proves no mirror, and the back end may know the node and not yet what
+its provider gives. A server is
 forced to a host without a request, by a copy of its allocation: what it asks for
 there is made of that.
 """
@@ -269,12 +271,12 @@ def carried_out(
 
     Without an answer of the back end it is allocated all the same.
 
-    :param unjudged: what does that then, and looks after what no claim covers
+    :param unjudged: what does that then, and looks after what is written under a claim
     """
     if isinstance(answer, chosen_hosts.RefusedClaim):
         return _without(answer, move, allocate, take_back, unjudged)
     if unjudged is not None:
-        allocate = unjudged.others_verified(move, allocate)
+        allocate = unjudged.verified(move, allocate)
     try:
         allocated = allocate()
     except nova_exception.NovaException as error:
@@ -368,8 +370,8 @@ class StoppableClaimer(OutsideClaimer, Protocol):
 class UnjudgedClaimer(OutsideClaimer, Protocol):
     """What allocates where no claim can be judged, see :mod:`.unjudged_claims`."""
 
-    def others_verified(self, move: OutsideMove, allocate: Allocate) -> Allocate:
-        """Return what allocates, and verifies what a claim on the node does not cover."""
+    def verified(self, move: OutsideMove, allocate: Allocate) -> Allocate:
+        """Return what allocates under a claim on the node, and verifies it."""
 
     def may_be_left(self, move: OutsideMove) -> None:
         """Remember that a server's allocation may be left, or come yet; no I/O."""

@@ -495,23 +495,22 @@ class UnjudgedClaims:
                 self.may_be_left(move)
             raise
 
-    def others_verified(
+    def verified(
         self, move: outside_claims.OutsideMove, allocate: outside_claims.Allocate
     ) -> outside_claims.Allocate:
-        """Return what allocates, and verifies what a claim on the node does not cover.
+        """Return what allocates under a claim on the node, and verifies it.
 
-        Devices, bandwidth and shared storage are other providers'. No request that is
-        decided from memory takes of these: all who write there look afterwards.
+        The claim was judged by what is known of the node, which may be nothing of what
+        its provider gives: what lost its data is not told of all providers again at
+        once. And others may write there whose claims nobody could judge. Devices,
+        bandwidth and shared storage are other providers', which no claim covers.
         """
         wanted = verification.VerifiedAllocation(
             move.consumer,
             move.amounts or {move.host: move.resources},
-            frozenset({move.host}),
-            self._capacities,
+            capacities=self._capacities,
             repeats=move.repeats,
         )
-        if not move.amounts.keys() - {move.host}:
-            return self._told(move, lambda: self._verifier.granted(wanted, allocate))
         return self._told(
             move,
             lambda: self._verifier.allocated(self._verifier.without_former(wanted), allocate),

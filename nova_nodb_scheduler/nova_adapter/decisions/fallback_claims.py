@@ -3,8 +3,8 @@
 
 Requests for several groups of resources, for nested or shared providers: Nova
 asks Placement for candidates and allocates host by host. Each of these goes
-through a claim as well, on the node itself; what other providers give is
-verified once it is written, and all of it where there is no claim to judge.
+through a claim as well, on the node itself, and all of it is verified once it
+is written: what the claim was judged by need not be proved.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What schedulers took back before they answered, and when they answered, by their own lines."""
+"""What schedulers took back before they answered, and when they answered, by their own lines.
+
+And what Placement deleted, by its own.
+"""
 
 import datetime
 import pathlib
@@ -20,6 +23,10 @@ _WITHDRAWN = re.compile(
 _ANSWERED = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
     rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): selected after "
+)
+_DELETED = re.compile(
+    r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
+    rf'"DELETE /allocations/(?P<consumer>{_UUID})" status: 204 '
 )
 
 
@@ -47,9 +54,27 @@ class Answer:
     at: float
 
 
-def read(lines: Iterable[str]) -> Iterator[Withdrawal | Answer]:
-    """Yield what a scheduler's log tells."""
+@attrs.frozen
+class Deletion:
+    """Placement deleted all that a consumer had, and answered.
+
+    :param at: of the answer, seconds since the epoch: it was committed before
+    """
+
+    consumer: str
+    at: float
+
+
+Told = Withdrawal | Answer | Deletion
+
+
+def read(lines: Iterable[str]) -> Iterator[Told]:
+    """Yield what a scheduler's log, or Placement's, tells."""
     for line in lines:
+        deleted = _DELETED.match(line)
+        if deleted is not None:
+            yield Deletion(deleted["consumer"], _seconds(deleted["at"]))
+            continue
         found = _WITHDRAWN.match(line.rstrip("\n"))
         if found is not None:
             yield Withdrawal(found["server"], found["provider"], _seconds(found["at"]))
@@ -69,12 +94,12 @@ class WithdrawalLines:
     def __init__(self, logs: Iterable[pathlib.Path]) -> None:
         self._tails = [log_tails.LogTail(log) for log in logs]
 
-    def read(self) -> list[Withdrawal | Answer]:
+    def read(self) -> list[Told]:
         return list(read(log_tails.lines(self._tails)))
 
 
-def since_now(logs: Iterable[pathlib.Path]) -> Callable[[], list[Withdrawal | Answer]]:
-    """Return what reads what schedulers say from now on; with monotonic times."""
+def since_now(logs: Iterable[pathlib.Path]) -> Callable[[], list[Told]]:
+    """Return what reads what these logs say from now on; with monotonic times."""
     lines = WithdrawalLines(logs)
     ahead_seconds = time.time() - time.monotonic()
     return lambda: [attrs.evolve(each, at=each.at - ahead_seconds) for each in lines.read()]

@@ -77,7 +77,6 @@ class VerifiedAllocation:
 
     :param amounts: by provider, what is taken back where it does not fit; other
         providers of the consumer are left alone
-    :param judged: providers that a claim covers, and nobody needs to look at
     :param capacities: by provider and class, as somebody just read them; more
         room than that is looked for before anything is withdrawn
     :param repeats: it may be written again after it was withdrawn
@@ -87,7 +86,6 @@ class VerifiedAllocation:
 
     consumer: str
     amounts: placement_replies.Amounts
-    judged: frozenset[str] = frozenset()
     capacities: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     repeats: bool = True
     is_alone: bool = False
@@ -227,7 +225,7 @@ class AllocationVerifier:
 
         :raises AllocationUpdateFailed: Nova's own: whether it stands is not known
         """
-        with self._turns.within(wanted.amounts.keys() - wanted.judged):
+        with self._turns.within(wanted.amounts.keys()):
             answer = allocate()
         if answer:
             return True
@@ -359,8 +357,6 @@ class AllocationVerifier:
     def _look(self, wanted: VerifiedAllocation, claimed_amounts: ClaimedAmounts) -> Look:
         is_tight = False
         for provider, amounts in wanted.amounts.items():
-            if provider in wanted.judged:
-                continue
             body = self._get(f"/resource_providers/{provider}/allocations", wanted)
             if isinstance(body, UsagesUnanswered):
                 return body

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Has threads of one process take turns in what they write to a provider in Placement.
 
-Placement grants too much only where transactions race. A write whose claim was judged may
-race with others of its kind: their claims exclude one another. One that was not judged may
-have nobody's room, and is looked at once it is written; a process that is killed before
-that leaves it. So of one process such a write is *alone* at its providers, and all others
-are *beside* one another there. Whatever Placement then grants it fits beside what stood
-there, but for what other processes write at that very moment.
+Placement grants too much only where transactions race. What is decided from memory may race
+with others of its kind: their claims exclude one another. What Nova's own path allocates may
+have nobody's room: its claim could not be judged, or was by what is known of a host that is not
+proved. It is looked at once it is written; a process that is killed before that leaves it. So
+of one process such a write is *alone* at its providers, and all others are *beside* one another
+there. Whatever Placement then grants it fits beside what stood there, but for what other
+processes write at that very moment.
 
 The naive way, a lock for each provider, costs each write of a decision from memory two
 calls for each of its providers, lets who comes in time overtake who waits to be alone for
@@ -28,8 +29,7 @@ answer is lost its turn ends, though it may be carried out yet.
 Who takes which:
 
 =====================================================  ======================================
-Nova's own path, claim not judged                      alone, at all that it allocates anew
-Nova's own path, claim on the node judged              beside there, alone at other providers
+Nova's own path, its claim judged or not               alone, at all that it allocates anew
 decided from memory, :mod:`.placement_calls`           beside
 decided from memory, of a server that moves            beside
 what takes allocations back, deletes or moves them     none: no provider has more by it

@@ -21,6 +21,7 @@ from nova import exception, objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import namespaces as namespaces_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims, unjudged_claims
 from nova_nodb_scheduler.nova_adapter.decisions import request_allocations
@@ -143,18 +144,21 @@ class RacesCase(placement_mariadb.MariaDBPlacementCase):
 
     def known_node(self, vcpus: int) -> str:
         """Make a provider, and have the back end hold its node."""
-        node = self.provider(VCPU=vcpus)
-        for namespace, state in (
-            (known_namespaces.COMPUTE_NODES, rows.node(node, "h1")),
-            (
-                known_namespaces.PROVIDERS,
-                rows.provider(inventories={"VCPU": rows.inventory(vcpus)}, allocations={}),
-            ),
-        ):
-            name = records.RecordKey(namespace.name, node)
-            write = records.Write(name, 0, codec.encode(state, namespace.schema))
-            self.assertTrue(self.synchronizer.write([write])[0].won)
+        node = self.node_alone(vcpus)
+        state = rows.provider(inventories={"VCPU": rows.inventory(vcpus)}, allocations={})
+        self.publish(known_namespaces.PROVIDERS, node, state)
         return node
+
+    def node_alone(self, vcpus: int) -> str:
+        """The same, where the back end is not told yet of what the provider gives."""
+        node = self.provider(VCPU=vcpus)
+        self.publish(known_namespaces.COMPUTE_NODES, node, rows.node(node, "h1"))
+        return node
+
+    def publish(self, namespace: namespaces_model.Namespace, key: str, state: Any) -> None:
+        name = records.RecordKey(namespace.name, key)
+        write = records.Write(name, 0, codec.encode(state, namespace.schema))
+        self.assertTrue(self.synchronizer.write([write])[0].won)
 
 
 class RacingSchedulersTest(RacesCase):
@@ -286,6 +290,43 @@ class MixedRaceTest(RacesCase):
         return outside_claims.OutsideClaims(client, "conductor", 60.0, 5.0)
 
 
+class LostProviderTest(RacesCase):
+    """What lost its data was told of a node again, and not yet of what its provider gives.
+
+    A claim there is granted, whatever stands on the host.
+    """
+
+    def conductor(self) -> outside_claims.OutsideClaims:
+        client = self.client()
+        return outside_claims.OutsideClaims(
+            memory.MemorySynchronizer(None, self.hub),
+            "conductor",
+            60.0,
+            5.0,
+            unjudged=lambda batches: unjudged_claims.UnjudgedClaims(
+                verification.AllocationVerifier(lambda: client)
+            ),
+        )
+
+    def test_of_two_conductors_that_send_servers_there_no_more_stay_than_fit(self) -> None:
+        node, consumer = self.node_alone(1), str(uuid.uuid4())
+        with self.transaction_held(consumer) as held:
+            late = self.started(lambda: self.go(self.conductor(), consumer, node))
+            self.assertTrue(held.arrived.wait(placement_mariadb.WAIT_SECONDS))
+            first = self.go(self.conductor(), str(uuid.uuid4()), node)
+            held.go_on.set()
+            answered = [first, late.result(placement_mariadb.WAIT_SECONDS)]
+        self.assertEqual(answered.count(True), self.usages(node).get("VCPU", 0))
+        self.assertLessEqual(answered.count(True), 1)
+
+    def test_many_conductors_fill_a_host_and_no_more(self) -> None:
+        node = self.node_alone(4)
+        answered = sum(self.together([self.call(self.conductor(), node) for _ in range(8)]))
+        self.assertEqual(answered, len(self.consumers(node)))
+        self.assertLessEqual(answered, 4)
+        self.assertGreaterEqual(answered, 1)
+
+
 class _JustCompared(chosen_trees.ChosenTrees):
     """Trees that were all compared a moment ago."""
 
@@ -317,7 +358,7 @@ class DyingSchedulerTest(RacesCase):
         self, turns: write_turns.WriteTurns, consumer: str, node: str
     ) -> None:
         own, move = self.own_path(turns, consumer, node)
-        own.others_verified(move, self.claiming(consumer, node))()
+        own.verified(move, self.claiming(consumer, node))()
 
     def unjudged_and_killed(self, turns: write_turns.WriteTurns, consumer: str, node: str) -> None:
         own, move = self.own_path(turns, consumer, node)
@@ -364,7 +405,7 @@ class DyingSchedulerTest(RacesCase):
             held.go_on.set()
             for each in (one, other):
                 each.result(placement_mariadb.WAIT_SECONDS)
-        return self.usages(node)["VCPU"]
+        return self.usages(node).get("VCPU", 0)
 
     def test_what_it_leaves_fits_beside_a_claim_that_was_judged(self) -> None:
         for judged in (self.judged_by_memory, self.judged_on_novas_own_path):
@@ -388,10 +429,14 @@ class DyingSchedulerTest(RacesCase):
             left.append(self.usages(node)["VCPU"])
         self.assertEqual([4] * 3, left)
 
-    def test_claims_that_were_judged_do_not_wait_for_one_another(self) -> None:
+    def test_claims_that_were_judged_in_memory_do_not_wait_for_one_another(self) -> None:
         """Here they do not exclude one another: Placement grants both, so both were under way."""
-        left = self.left(self.judged_on_novas_own_path, self.judged_by_memory)
-        self.assertEqual(2, left)
+        self.assertEqual(2, self.left(self.judged_by_memory, self.judged_by_memory))
+
+    def test_on_novas_own_path_no_claim_stands_on_a_host_that_holds_too_much(self) -> None:
+        """Not even of two processes: each looks, whatever its claim was judged by."""
+        both = self.judged_on_novas_own_path, self.judged_on_novas_own_path
+        self.assertLessEqual(self.left(*both, of_one_process=False), 1)
 
     def test_of_two_processes_it_may_be_too_much_until_it_is_ended(self) -> None:
         """What is not mended, and what the others would find without turns."""
@@ -540,7 +585,7 @@ class VerifierTest(placement_cloud.PlacementCase):
         self.assertIs(verification.Withdrawal.OTHERS_LEFT, self.verifier.withdraw(self.wanted()))
         self.assertEqual({source: {"VCPU": 1}}, self.held(self.consumer))
 
-    def test_shared_storage_is_looked_at_though_a_claim_covers_the_node(self) -> None:
+    def test_shared_storage_is_looked_at_beside_the_node(self) -> None:
         pool = self.provider(DISK_GB=10)
         amounts = {self.node: {"VCPU": 1}, pool: {"DISK_GB": 8}}
 
@@ -552,10 +597,10 @@ class VerifierTest(placement_cloud.PlacementCase):
             with placement_mariadb.granting_anything():
                 return bool(self.put(one).status_code == 204)
 
-        wanted = verification.VerifiedAllocation(self.consumer, amounts, frozenset({self.node}))
+        wanted = verification.VerifiedAllocation(self.consumer, amounts)
         self.assertTrue(self.verifier.allocated(wanted, put))
         self.consumer = str(uuid.uuid4())
-        wanted = verification.VerifiedAllocation(self.consumer, amounts, frozenset({self.node}))
+        wanted = verification.VerifiedAllocation(self.consumer, amounts)
         self.assertFalse(self.verifier.allocated(wanted, put))
         self.assertEqual({"VCPU": 1}, self.usages(self.node))
         self.assertEqual({"DISK_GB": 8}, self.usages(pool))
