@@ -29,9 +29,13 @@ ORPHAN_SECONDS = 120.0
 MEMORY_SECONDS = 180.0
 COMPARE_SECONDS = 120.0
 FILL_SECONDS = 180.0
+REPORT_SECONDS = 150.0
+"""How long a nova-compute may be taken for dead behind the faults: it waits a minute for the answer
+to a report that a bus lost, and is dead to all for as long as that."""
 
 NO_MEMORY = "not from memory again"
 COMPARE = "compare differs"
+NO_COMPUTE = "a compute service stays down"
 ROOM_LOST = "room that nobody gets"
 BROKEN_RUN = "the round itself"
 
@@ -226,6 +230,7 @@ class Rounds:
             # What a scheduler that died had claimed is held for a lease.
             wait = healed + _FREE_LEASES * shape.lease_seconds - time.monotonic()
             time.sleep(max(0.0, wait if shape.with_plugin else 0.0))
+            round_.wait_computes(watched, healed)
             round_.fill(watched)
             fallbacks = lines.left_memory()
             ends = round_.ends(work)
@@ -524,6 +529,36 @@ class _Round:
             self.say(f"compare: {told}")
             time.sleep(2.0)
         watched.note([audit.Finding(COMPARE, "compare", told)], time.monotonic())
+
+    def wait_computes(self, watched: ledger.Ledger, since: float) -> None:
+        """Wait until no nova-compute is taken for dead: slots on its host are nobody's meanwhile.
+
+        :param since: the faults were over then
+        """
+        waits = False
+        while True:
+            is_late = time.monotonic() > since + REPORT_SECONDS
+            try:
+                services = self._stack.cloud.services(binary="nova-compute")
+            except keystone_exceptions.ClientException as error:
+                # What asks the API next tells, if it stays so.
+                self.say(f"whether computes are up is not known: {error}")
+                return
+            down = sorted(each["host"] for each in services if each["state"] != "up")
+            if not down:
+                if waits:
+                    self.say(f"all computes are up after {time.monotonic() - since:.1f} s")
+                return
+            if is_late:
+                break
+            if not waits:
+                self.say(f"taken for dead: {', '.join(down)}")
+            waits = True
+            time.sleep(1.0)
+        watched.note(
+            [audit.Finding(NO_COMPUTE, host, f"{host} is taken for dead") for host in down],
+            time.monotonic(),
+        )
 
     def fill(self, watched: ledger.Ledger) -> None:
         """Ask for more than is left: as many find room as there is, or something holds it."""

@@ -14,7 +14,13 @@ _HOSTS = (audit.OVER_COMMIT, audit.CROWDED)
 _GROUPS = (audit.GROUP, audit.GROUP_LATE)
 _ALLOCATIONS = (audit.UNALLOCATED, audit.MISPLACED)
 _ORPHANS = (audit.ORPHAN, audit.ORPHAN_MIGRATION)
-_OTHERS = (rounds.NO_MEMORY, rounds.COMPARE, rounds.ROOM_LOST, rounds.BROKEN_RUN)
+_OTHERS = (
+    rounds.NO_MEMORY,
+    rounds.COMPARE,
+    rounds.NO_COMPUTE,
+    rounds.ROOM_LOST,
+    rounds.BROKEN_RUN,
+)
 
 _NO_FAILURES = ("ACTIVE", "no valid host", "deleted before it was ACTIVE", "building to the end")
 
