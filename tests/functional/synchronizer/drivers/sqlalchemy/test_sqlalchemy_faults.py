@@ -606,6 +606,86 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         self.assertNotEqual(before, beside.head().epoch)
         self.assertGreater(again.revision, lost.revision)
 
+    def break_connections(self, client: driver.SQLAlchemySynchronizer) -> None:
+        """End a client's connections, as whatever puts a database back does."""
+        for engine in client.engines:
+            engine.dispose()
+
+    def test_a_history_that_others_went_on_in_past_what_was_seen_is_not_gone_on_in(self) -> None:
+        """A promoted replica that lacked a little: its versions soon come to what was seen."""
+        new = records.Write(records.RecordKey("suite", "new"), 0, b"new")
+        looks: dict[str, Callable[[driver.SQLAlchemySynchronizer], Any]] = {
+            "head": lambda client: client.head(),
+            "read": lambda client: client.read([KEY]),
+            "fetch": lambda client: client.fetch(client.head()),
+            "small write": lambda client: client.write([new]),
+            "large write": lambda client: client.write(self.by_step("commit", new)),
+            "snapshot": contract_case.everything,
+        }
+        for name, look in looks.items():
+            with self.subTest(name):
+                client, beside = self.client(), self.client()
+                client.reset()
+                self.put(client, b"replicated")
+                epoch, dumped = beside.head().epoch, self._dump()
+                lost = self.put(client, b"acknowledged, and not replicated")
+                cursor = client.head()
+                self._restore(dumped)
+                self.break_connections(client)
+                for number in range(5):
+                    beside.write([records.Write(records.RecordKey("suite", f"{number}"), 0)])
+                self.assertEqual(epoch, beside.head().epoch)
+                self.assertGreater(beside.head().version, cursor.version)
+                # What is done in the epoch that ends is not told as done.
+                found = look(client)
+                if isinstance(found, list):
+                    self.assertEqual({found[0].record}, set(client.read([new.key]).values()))
+                    self.assertNotEqual(epoch, found[0].epoch)
+                answer = client.fetch(cursor)
+                assert isinstance(answer, records.ResyncNeeded)
+                self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+                self.assertEqual(client.head(), beside.head())
+                [late] = client.write([records.Write(KEY, lost.revision, b"late")])
+                self.assertIs(records.Verdict.LOST, late.verdict)
+
+    def test_nor_where_they_went_on_before_the_next_epoch_was_begun(self) -> None:
+        client, beside = self.client(), self.client()
+        self.put(client, b"replicated")
+        epoch, dumped = beside.head().epoch, self._dump()
+        self.put(client, b"acknowledged, and not replicated")
+        self._restore(dumped)
+        look_again = client._epochs.look_again
+
+        def look_late() -> None:
+            for number in range(5):
+                beside.write([records.Write(records.RecordKey("suite", f"late-{number}"), 0)])
+            look_again()
+
+        with mock.patch.object(client._epochs, "look_again", look_late):
+            self.assertNotEqual(epoch, client.head().epoch)
+
+    def test_connections_that_break_end_no_epoch(self) -> None:
+        """Whatever became of the records that this client has seen."""
+        client, beside = self.client(), self.client()
+        keys = [records.RecordKey("suite", f"{number:03}") for number in range(200)]
+        client.write([records.Write(key, 0, b"one") for key in keys])
+        cursor = client.head()
+        for changed in range(3):
+            standing = beside.read(keys)
+            beside.write(
+                [
+                    records.Write(key, standing[key].revision, deleted=True)
+                    if number % 3 == changed
+                    else records.Write(key, standing[key].revision, b"another")
+                    for number, key in enumerate(keys)
+                    if key in standing and not standing[key].deleted
+                ]
+            )
+            beside.collect(0.0)
+            self.break_connections(client)
+            self.assertEqual(beside.read(keys), client.read(keys))
+            self.assertEqual(cursor.epoch, client.head().epoch)
+
     def test_an_epoch_that_a_former_release_begins_at_zero_is_replaced(self) -> None:
         """While services are upgraded in turn: theirs began to count anew."""
         client = self.client()
