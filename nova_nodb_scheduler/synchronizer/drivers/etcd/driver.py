@@ -160,16 +160,24 @@ class EtcdSynchronizer(driver_base.Driver):
         return self._epochs.across(functools.partial(self._read, keys))
 
     def _read(self, wanted: Sequence[records.RecordKey]) -> list[records.Record]:
-        epoch = self._epochs.current()
-        reply = self._connection.call(
-            "/kv/txn",
-            transactions.transaction(
-                [self._epochs.compare(epoch)],
-                [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted],
-            ),
-        )
+        epoch, witness = self._epochs.current(), self._epochs.witness
+        # Beside the records, what was seen before: a store that was put back holds the epoch.
+        seen = [] if witness is None else [witness.operation(self._keys)]
+        shown = [transactions.get(self._keys.record_key(epoch.name, key)) for key in wanted]
+        look = transactions.transaction([self._epochs.compare(epoch)], [*shown, *seen])
+        try:
+            reply = self._connection.call("/kv/txn", look)
+        except failures.Failure as failure:
+            if witness is None:
+                raise
+            self._epochs.question(witness, failure)
+            raise epoch_memory.EpochEnded from failure
         same_cluster = reply["header"]["cluster_id"] == epoch.cluster
-        if not same_cluster or not transactions.succeeded(reply):
+        if (
+            not same_cluster
+            or not transactions.succeeded(reply)
+            or (witness is not None and witness.is_contradicted(transactions.last(reply)))
+        ):
             self._epochs.forget(epoch)
             raise epoch_memory.EpochEnded
         held = [transactions.first(reply, place) for place in range(len(wanted))]

@@ -16,8 +16,8 @@ tells that others are counted: the client would miss changes, and what was
 granted since the backup would be granted again. Two things tell:
 
 *The token of the head.* Each transaction of writes puts a random one into the
-head's key. A client remembers the last that it saw, and has each look and each
-write read the key *as it stood at the revision at which it saw it*: in the same
+head's key. A client remembers the last that it saw, and has each look, each read of
+records and each write read the key *as it stood at the revision at which it saw it*: in the same
 transaction, so that it costs nothing, and leaves no time between the look and
 what stands on it. In another history it has another token there, or another
 mod_revision, or that revision is to come yet.

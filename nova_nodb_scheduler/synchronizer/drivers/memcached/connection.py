@@ -23,6 +23,8 @@ from nova_nodb_scheduler.synchronizer.drivers.support import batches
 #: Keys per multi-get: large enough to amortise the round trip, small enough
 #: that another client is not kept waiting.
 KEYS_PER_GET = 500
+#: What goes into one request with the epoch's key and its counter.
+KEYS_BESIDE_EPOCH = KEYS_PER_GET - 2
 COMMANDS_PER_PIPELINE = 500
 BYTES_PER_PIPELINE = 4 * 1024 * 1024
 #: Over TLS what is sent together must fit into one record (16,384 bytes), which

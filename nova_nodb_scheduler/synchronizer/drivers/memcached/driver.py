@@ -37,14 +37,14 @@ class MemcachedSynchronizer(driver_base.Driver):
     # Payloads below :data:`.server_check.ITEM_BYTES`, which hold name and headers, too.
     capabilities = contract.Capabilities(durable=False)
     STEPS = tuple(step.value for step in steps.Step)
-    READS_PER_BATCH = connection.KEYS_PER_GET
+    READS_PER_BATCH = WRITES_PER_BATCH = connection.KEYS_BESIDE_EPOCH
 
     def __init__(self, settings: options.MemcachedOptions) -> None:
         settings.check()
         self._settings = settings
         self._connection = connection.Connection(settings)
         super().__init__(self._connection.label, settings.poll_intervals())
-        self._clock = clock.ServerClock(self._connection)
+        self._clock: clock.ServerClock = clock.ServerClock(self._connection)
         self._epochs = epochs.Epochs(settings, self._connection, self._clock, self._report_step)
         self._index = index.Index(self._connection, self._epochs, self._report_step)
         self._follower = following.Follower(
@@ -85,11 +85,16 @@ class MemcachedSynchronizer(driver_base.Driver):
 
     def _read_batch(self, keys: Sequence[records.RecordKey]) -> Iterable[records.Record | None]:
         names = {record_names.encode(key) for key in keys}
-        _epoch, _version, found = self._epochs.across(
-            lambda: self._epochs.get_beside_counter(
-                lambda epoch: [epoch.record_key(name) for name in names]
-            )
+        return self._epochs.across(functools.partial(self._read, names))
+
+    def _read(self, names: Collection[bytes]) -> list[records.Record | None]:
+        epoch, _version, found = self._epochs.get_beside_counter(
+            lambda epoch: [epoch.record_key(name) for name in names]
         )
+        missing = [name for name in names if epoch.record_key(name) not in found]
+        # The index is asked where there is a doubt only: its pages are large.
+        if missing and self._clock.sample().evictions:
+            self._index.check_not_evicted(epoch, missing)
         return [layout.Item.decode(value).record for value in found.values()]
 
     def _write_batch(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:

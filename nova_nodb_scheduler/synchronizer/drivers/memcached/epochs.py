@@ -55,34 +55,52 @@ class Epochs(epoch_memory.EpochKeeper):
     ) -> tuple[layout.Epoch, dict[bytes, bytes]]:
         """Read some keys of the epoch in force; begins one where there is none.
 
-        The epoch is read before the keys, in the same request.
+        The epoch is read behind the keys, in the same request. The naive way, before
+        them, takes what the end of an epoch dropped meanwhile for what was never there.
+        So there may be no more of them than fit, see :data:`.connection.KEYS_BESIDE_EPOCH`.
         """
         return self.across(lambda: self._read(keys_of, self._connection.get, lambda value: value))
 
     def get_beside_counter(
         self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
     ) -> tuple[layout.Epoch, int, dict[bytes, bytes]]:
-        """Read some keys of the epoch in force, and its counter, which is remembered.
+        """Read some keys of the epoch in force, and behind them its counter, which is remembered.
 
         :raises EpochBroken: the counter was evicted, or stands below what was seen of it
         """
-        newest = self.memory.newest
-        seen = self.memory.version_seen(newest.name) if newest else 0
-        epoch, found = self.get(lambda epoch: (epoch.sequence_key, *keys_of(epoch)))
-        counter = found.pop(epoch.sequence_key, None)
-        if counter is None:
-            raise self.broken(epoch, "the counter")
-        version = int(counter)
-        if newest is not None and newest.name == epoch.name and version < seen:
-            raise self.gone_back(epoch, version, seen)
-        self.note_version(epoch, version)
-        return epoch, version, found
+        return self._beside_counter(self.get, keys_of, lambda value: value)
 
     def gets(
         self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
     ) -> tuple[layout.Epoch, dict[bytes, tuple[bytes, bytes]]]:
         """As :meth:`get`, with cas tokens."""
         return self.across(lambda: self._read(keys_of, self._connection.gets, lambda held: held[0]))
+
+    def gets_beside_counter(
+        self, keys_of: Callable[[layout.Epoch], Sequence[bytes]]
+    ) -> tuple[layout.Epoch, int, dict[bytes, tuple[bytes, bytes]]]:
+        """As :meth:`get_beside_counter`, with cas tokens."""
+        return self._beside_counter(self.gets, keys_of, lambda held: held[0])
+
+    def _beside_counter(
+        self,
+        ask: Callable[
+            [Callable[[layout.Epoch], Sequence[bytes]]], tuple[layout.Epoch, dict[bytes, _T]]
+        ],
+        keys_of: Callable[[layout.Epoch], Sequence[bytes]],
+        value_of: Callable[[_T], bytes],
+    ) -> tuple[layout.Epoch, int, dict[bytes, _T]]:
+        newest = self.memory.newest
+        seen = self.memory.version_seen(newest.name) if newest else 0
+        epoch, found = ask(lambda epoch: (*keys_of(epoch), epoch.sequence_key))
+        counter = found.pop(epoch.sequence_key, None)
+        if counter is None:
+            raise self.broken(epoch, "the counter")
+        version = int(value_of(counter))
+        if newest is not None and newest.name == epoch.name and version < seen:
+            raise self.gone_back(epoch, version)
+        self.note_version(epoch, version)
+        return epoch, version, found
 
     def _read(
         self,
@@ -91,7 +109,7 @@ class Epochs(epoch_memory.EpochKeeper):
         value_of: Callable[[_T], bytes],
     ) -> tuple[layout.Epoch, dict[bytes, _T]]:
         guess = self._known
-        found = get([self._key, *(keys_of(guess) if guess else ())])
+        found = get([*(keys_of(guess) if guess else ()), self._key])
         held = found.pop(self._key, None)
         value = None if held is None else value_of(held)
         if guess and value == guess.encode() and self.memory.admits(guess.rank):
@@ -139,12 +157,12 @@ class Epochs(epoch_memory.EpochKeeper):
         )
         return EpochBroken(what)
 
-    def gone_back(self, epoch: layout.Epoch, version: int, seen: int) -> EpochBroken:
+    def gone_back(self, epoch: layout.Epoch, version: int) -> EpochBroken:
         """Break an epoch off that stands below a version that was seen; return what to raise."""
-        self.break_off(
-            epoch, f"it stood at version {version}, and {seen} was seen: old data was restored"
-        )
-        return EpochBroken(f"version {seen}")
+        self.memory.note_gone_back(epoch.name)
+        why = f"it stood at version {version}, below one that was seen"
+        self.break_off(epoch, f"{why}: old data was restored")
+        return EpochBroken(why)
 
     def begin_anew(self) -> None:
         """Replace whatever epoch is in force, on an operator's word."""

@@ -91,8 +91,10 @@ class Writer:
     def _round(self, call: _Call, todo: Sequence[int]) -> None:
         names = {number: record_names.encode(call.writes[number].key) for number in todo}
         self._at(steps.Step.READ)
-        epoch, found = self._epochs.gets(
-            lambda epoch: [epoch.record_key(name) for name in names.values()]
+        epoch, _version, found = self._epochs.across(
+            lambda: self._epochs.gets_beside_counter(
+                lambda epoch: [epoch.record_key(name) for name in names.values()]
+            )
         )
         ready: list[_Ready] = []
         missing: list[int] = []

@@ -114,19 +114,19 @@ class RedisSynchronizer(driver_base.Driver):
         )
         if epoch.name != cursor.epoch:
             return records.ResyncNeeded(reason.EPOCH_CHANGED, f"the epoch is {epoch.name}")
-        if answer[0] == b"BEHIND":
-            if self._epochs.has_gone_back(epoch, answer[1], seen):
-                return records.ResyncNeeded(
-                    reason.EPOCH_CHANGED, f"epoch {epoch.name} went back to version {answer[1]}"
-                )
-            return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {answer[1]}")
         if answer[0] == b"TRUNCATED":
             return records.ResyncNeeded(reason.HISTORY_TRUNCATED, f"the floor is {answer[1]}")
-        self._epochs.note_version(epoch, answer[1])
+        # Of a cursor that is far behind, too: writers have seen more than their feed.
+        if self._epochs.has_gone_back(epoch, answer[1], seen):
+            return records.ResyncNeeded(
+                reason.EPOCH_CHANGED, f"epoch {epoch.name} went back to version {answer[1]}"
+            )
+        if answer[0] == b"BEHIND":
+            return records.ResyncNeeded(reason.HEAD_BEHIND_CURSOR, f"the head is {answer[1]}")
         return records.Changes(
-            tuple(_records(epoch, answer[3:])),
-            records.Cursor(epoch.name, answer[1]),
-            more=bool(answer[2]),
+            tuple(_records(epoch, answer[4:])),
+            records.Cursor(epoch.name, answer[2]),
+            more=bool(answer[3]),
         )
 
     def _wait(self, cursor: records.Cursor, timeout_seconds: float) -> bool:
@@ -218,6 +218,7 @@ class RedisSynchronizer(driver_base.Driver):
     def _send(
         self, writes: Sequence[records.Write], names: Sequence[bytes]
     ) -> list[records.WriteResult]:
+        seen = self._epochs.version_seen()
         epoch = self._epochs.current()
         self._report_step(steps.Step.COMMIT)
         answer = self._epochs.run(
@@ -227,11 +228,18 @@ class RedisSynchronizer(driver_base.Driver):
             *_arguments(epoch, writes, names),
             on_sent=lambda: self._report_step(steps.Step.REPLY),
         )
-        won = [found for found in answer[1:] if isinstance(found, int)]
+        won = [found for found in answer[2:] if isinstance(found, int)]
+        if self._epochs.is_behind(epoch, answer[1], seen):
+            # Old data that were put back: what was written there now ends with them.
+            if won:
+                self._epochs.look_again()
+                return [batches.UNKNOWN] * len(writes)
+            self._epochs.renew()
+            raise epoch_memory.EpochEnded
         self._epochs.note_version(epoch, max(won, default=0))
         return [
             _result(epoch, write, name, found)
-            for write, name, found in zip(writes, names, answer[1:], strict=True)
+            for write, name, found in zip(writes, names, answer[2:], strict=True)
         ]
 
     # --- keeping house ---

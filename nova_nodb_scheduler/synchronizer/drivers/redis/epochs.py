@@ -182,11 +182,21 @@ class Epochs(epoch_memory.EpochKeeper):
 
         :param seen: as :meth:`version_seen` said before the head was asked for
         """
-        if seen[0] == epoch.name and version < seen[1]:
+        if self.is_behind(epoch, version, seen):
             self.renew()
             return True
         self.note_version(epoch, version)
         return False
+
+    def is_behind(self, epoch: layout.Epoch, version: int, seen: tuple[str, int]) -> bool:
+        """Return whether the head of an epoch is below what was seen; then it has to end.
+
+        :param seen: see :meth:`has_gone_back`
+        """
+        if seen[0] != epoch.name or version >= seen[1]:
+            return False
+        self.memory.note_gone_back(epoch.name)
+        return True
 
 
 def _in_force(answer: list[Any]) -> list[Any]:

@@ -164,11 +164,11 @@ HEAD = Script.of(
 
 #: ARGV: epoch, its `began`, then per write: name, version expected (0: no live
 #: record), 'P' or 'D', payload.
-#: -> OK, then per write the version won, or {version, payload} that stands
+#: -> OK, seq before them, then per write the version won, or {version, payload} that stands
 WRITE = Script.of(
     *_PREAMBLE,
     """
-local results, won, puts, created = {'OK'}, {}, false, 0
+local results, won, puts, created = {'OK', seq}, {}, false, 0
 for at = 3, #ARGV, 4 do
   local name, expected = ARGV[at], tonumber(ARGV[at + 1])
   local version = tonumber(redis.call('ZSCORE', order, name) or 0)
@@ -201,7 +201,7 @@ for place, at in ipairs(won) do
     redis.call('ZADD', deletions, tonumber(time[1]) * 1000 + math.floor(time[2] / 1000), name)
   end
   redis.call('ZADD', order, version, name)
-  results[(at + 5) / 4] = version
+  results[(at + 9) / 4] = version
 end
 redis.call('XADD', wake, 'MAXLEN', '=', 1, ARGV[2] .. '-' .. string.format('%.0f', seq + #won),
   'v', seq + #won)
@@ -223,7 +223,7 @@ return found
 )
 
 #: ARGV: epoch, version, limit, bytes at the most.
-#: -> BEHIND seq | TRUNCATED floor | OK version more name version payload ...
+#: -> BEHIND seq | TRUNCATED floor | OK seq version more name version payload ...
 FETCH = Script.of(
     *_PREAMBLE,
     """
@@ -232,10 +232,10 @@ if from > seq then return {'BEHIND', seq} end
 if from < floor then return {'TRUNCATED', floor} end
 local names = redis.call('ZRANGEBYSCORE', order, '(' .. ARGV[2], '+inf', 'WITHSCORES',
   'LIMIT', 0, limit + 1)
-local found, last = {'OK', seq, 0}, from
+local found, last = {'OK', seq, seq, 0}, from
 for at = 1, #names, 2 do
   if at > 2 * limit or room <= 0 then
-    found[2], found[3] = last, 1
+    found[3], found[4] = last, 1
     break
   end
   local payload = redis.call('HGET', rows, names[at])

@@ -190,6 +190,8 @@ _CHOICES = (
 _WRITER = "nodb_writer"
 #: In a connection's ``info``: whether it leads to a node of a Galera cluster.
 GALERA = "nodb_galera"
+#: In a connection's ``info``: which file it was made to, see :func:`_follow_file`.
+_FILE = "nodb_file"
 #: Where the options say nothing: what oslo.db's options default to.
 _ENGINE_DEFAULTS: dict[str, Any] = {"mysql_sql_mode": "TRADITIONAL"}
 #: Migrations copy tables; a server that is down is still noticed at connect.
@@ -459,8 +461,52 @@ def _create_sqlite(url: sa.URL, options: sql_options.SQLOptions) -> sa.Engine:
         writes = connection.info.pop(_WRITER, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
+    _follow_file(engine, url)
     exc_filters.register_engine(engine)
     return engine
+
+
+def _follow_file(engine: sa.Engine, url: sa.URL) -> None:
+    """Connect anew where another file stands in the place of the one that is open.
+
+    An open connection goes on in a file that has no name any more: what is written
+    there is acknowledged, seen by nobody, and gone with the last who has it open.
+    """
+    path = _sqlite_path(url)
+    if path is None:
+        return
+    known: set[tuple[int, int]] = set()
+
+    def gone() -> sa_exc.SQLAlchemyError:
+        return sa_exc.SQLAlchemyError(f"{path} is gone: put it back, or restart this service")
+
+    @sa.event.listens_for(engine, "do_connect")
+    def note_file(_dialect: Any, record: Any, _args: Any, _parameters: Any) -> None:
+        # Before it is opened: one that is replaced meanwhile is connected to again.
+        standing = _file_identity(path)
+        if standing is None and known:
+            # SQLite would make one.
+            raise gone()
+        if standing is not None:
+            known.add(standing)
+        record.info[_FILE] = standing
+
+    @sa.event.listens_for(engine, "checkout")
+    def compare_file(_connection: Any, record: Any, _proxy: Any) -> None:
+        standing = _file_identity(path)
+        if standing is None:
+            raise gone()
+        if standing != record.info.get(_FILE):
+            raise sa_exc.DisconnectionError(f"another file stands at {path}")
+
+
+def _file_identity(path: str) -> tuple[int, int] | None:
+    """Return what tells a file from others; None where there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _prepare_mysql(

@@ -21,12 +21,26 @@ So epochs are ordered by their versions, too: a process that has seen a greater
 version, of whatever epoch, never adopts a smaller one (an address that goes
 back to a database of before, a restored dump of an earlier epoch), but begins a
 new epoch there.
+
+*Witnesses.* A replica that was promoted lacks what was written last. Writers who
+had not seen that go on, and soon its version is not behind anybody's any more: the
+naive way, to look at the sequence alone, then takes it for what was seen, misses the
+first of their changes and grants again what was granted. So each process remembers
+the records that it saw with the highest versions. Within an epoch a record's
+version never falls, and one that is gone was a tombstone, above which the floor
+rose. What was put back holds some of them as they were before, unless others have
+written them all since. They are looked at by one statement wherever a connection
+was made anew, which no such database is come to without, and before a sequence
+that was found behind is taken for sound again.
 """
 
 from __future__ import annotations
 
+import heapq
+import operator
 import threading
 import uuid
+from collections.abc import Iterable
 
 import attrs
 import sqlalchemy as sa
@@ -34,6 +48,7 @@ from oslo_db import exception as db_exc
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import database, schema, statements
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
@@ -87,6 +102,14 @@ def _adopt(opened: database.Database, name: str) -> None:
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
+#: Records that are remembered, see the module.
+WITNESSES = 64
+#: In a connection's ``info``: that it leads to the history that was seen.
+_VOUCHED = "nodb_vouched"
+
+
+#: Of a record that waits for its version, which will be greater than all.
+_NUMBERED_YET = 1 << 63
 
 
 @attrs.frozen
@@ -123,13 +146,63 @@ class Epochs(epoch_memory.EpochKeeper):
         self._lock = threading.Lock()
         self._epoch = ""
         self._highest_version = 0
+        #: Of the epoch: versions that records were seen at.
+        self._witnesses: dict[records.RecordKey, int] = {}
 
     def note(self, epoch: str, version: int) -> None:
         """Remember a committed state of the sequence."""
         with self._lock:
             # Who notes a smaller one was overtaken: of this epoch, or by a new one.
             if version >= self._highest_version:
+                if epoch != self._epoch:
+                    self._witnesses = {}
                 self._epoch, self._highest_version = epoch, version
+
+    def note_records(self, epoch: str, seen: Iterable[records.Record]) -> None:
+        """Remember records as they were committed in an epoch, which was noted before."""
+        with self._lock:
+            if epoch != self._epoch:
+                return
+            for record in seen:
+                if record.version > self._witnesses.get(record.key, 0):
+                    self._witnesses[record.key] = record.version
+            if len(self._witnesses) > 2 * WITNESSES:
+                # Now and then, as it costs more than all the rest.
+                newest = operator.itemgetter(1)
+                self._witnesses = dict(
+                    heapq.nlargest(WITNESSES, self._witnesses.items(), key=newest)
+                )
+
+    def vouch(self, connection: sa.Connection) -> None:
+        """Make sure that a connection leads to the history that was seen; once for each.
+
+        To be called before anything is read on it that is relied upon.
+
+        :raises EpochBroken: it leads to another, or to a replica that lags
+        """
+        if connection.info.get(_VOUCHED):
+            return
+        is_begun = connection.in_transaction()
+        is_contradicted = self._is_contradicted(connection)
+        if not is_begun and connection.in_transaction():
+            connection.rollback()
+        if is_contradicted:
+            raise EpochBroken
+        connection.info[_VOUCHED] = True
+
+    def _is_contradicted(self, connection: sa.Connection) -> bool:
+        """Tell whether records stand, in the epoch that was seen, as they were before."""
+        with self._lock:
+            epoch, witnesses = self._epoch, dict(self._witnesses)
+        if not witnesses:
+            return False
+        found = statements.standing(connection, witnesses)
+        # Behind the records: a collection drops none without raising the floor.
+        row = statements.peek(connection)
+        if row is None or row.epoch != epoch:
+            return False
+        stand_at = {key: record.version or _NUMBERED_YET for key, record in found.items()}
+        return any(stand_at.get(key, row.floor) < version for key, version in witnesses.items())
 
     def known(self) -> Known:
         """Return what is known now: to be taken before a row is read without a lock."""
@@ -196,7 +269,11 @@ class Epochs(epoch_memory.EpochKeeper):
         return self.across(self._look)
 
     def _look(self) -> statements.SequenceRow:
-        row = self._database.ask(statements.peek)
+        def look(connection: sa.Connection) -> statements.SequenceRow | None:
+            self.vouch(connection)
+            return statements.peek(connection)
+
+        row = self._database.ask(look)
         if row is None or not self.is_sound(row):
             raise EpochBroken
         return row
@@ -232,6 +309,11 @@ class Epochs(epoch_memory.EpochKeeper):
                     cause = f"version {row.version} is behind {highest}: an older backup?"
                 elif row.version > max(newest, row.floor):
                     cause = f"the record of version {row.version} is gone: emptied tables?"
+                elif self._is_contradicted(connection):
+                    cause = (
+                        "it lacks what was seen of its records, and others went on in it: a "
+                        "replica that lagged when it was promoted, or an older backup?"
+                    )
                 else:
                     return row
                 row = self.renew(connection, max(row.version, newest))

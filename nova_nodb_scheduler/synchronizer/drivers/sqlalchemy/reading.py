@@ -76,12 +76,14 @@ class Reader:
 
     def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         known = self._epochs.known()
-        changed, row = self._database.ask(
-            lambda connection: (
-                _changed(connection, cursor.version, limit),
-                statements.peek(connection),
-            )
-        )
+
+        def look(
+            connection: sa.Connection,
+        ) -> tuple[list[records.Record], statements.SequenceRow | None]:
+            self._epochs.vouch(connection)
+            return _changed(connection, cursor.version, limit), statements.peek(connection)
+
+        changed, row = self._database.ask(look)
         self._poll.fetched(bool(changed))
         row = self._sound(row, known)
         if self._sequencer is not None:
@@ -94,6 +96,7 @@ class Reader:
         last = changed[-1].version
         more = len(changed) >= limit and last < row.version
         fed = tuple(record for record in changed if record.key != _HEAD)
+        self._epochs.note_records(row.epoch, fed[-epochs.WITNESSES :])
         return records.Changes(fed, records.Cursor(cursor.epoch, last), more)
 
     def has_news(self, cursor: records.Cursor) -> bool:
@@ -122,8 +125,15 @@ class Reader:
         :raises EpochBroken: see :meth:`_sound`
         """
         known = self._epochs.known()
-        found = self._database.ask(lambda connection: statements.beside_sequence(connection, keys))
-        return self._sound(found.sequence, known).epoch, list(found.standing.values())
+
+        def look(connection: sa.Connection) -> statements.Found:
+            self._epochs.vouch(connection)
+            return statements.beside_sequence(connection, keys)
+
+        found = self._database.ask(look)
+        epoch, standing = self._sound(found.sequence, known).epoch, list(found.standing.values())
+        self._epochs.note_records(epoch, standing)
+        return epoch, standing
 
     def _sound(
         self, row: statements.SequenceRow | None, known: epochs.Known
@@ -223,9 +233,12 @@ class Reader:
 
         :raises EpochBroken: the answer was of another, or from before: a replica's that lags
         """
-        found, row = self._database.ask(
-            lambda connection: (question(connection), statements.peek(connection))
-        )
+
+        def look(connection: sa.Connection) -> tuple[_Result, statements.SequenceRow | None]:
+            self._epochs.vouch(connection)
+            return question(connection), statements.peek(connection)
+
+        found, row = self._database.ask(look)
         if row is None or row.epoch != cursor.epoch or row.records_missing:
             raise epochs.EpochBroken(f"epoch {cursor.epoch} is not in force")
         if row.version < cursor.version:

@@ -43,7 +43,6 @@ first reading and the insert has moved it, and the write begins again.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -108,6 +107,7 @@ class Writer:
         if lent is None:
             return None
         with contextlib.closing(lent) as connection:
+            self._epochs.vouch(connection)
             until_seconds = self._clock.now_seconds() + self._database.timeout_seconds / 2
             self._step(statements.WHOLE)
             try:
@@ -129,13 +129,18 @@ class Writer:
             return None
         written = _numbered(writes, base)
         self._epochs.note(known.epoch, base + len(writes))
+        self._epochs.note_records(known.epoch, written.values())
         self._step("reply")
         return results_of(writes, written, {}, known.epoch)
 
     def _write_in_steps(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
-        with self._database.hot_writer(
-            functools.partial(counter_statements.lock, keys=[write.key for write in writes])
-        ) as (connection, found):
+        keys = [write.key for write in writes]
+
+        def begin(connection: sa.Connection) -> statements.Found:
+            self._epochs.vouch(connection)
+            return counter_statements.lock(connection, keys)
+
+        with self._database.hot_writer(begin) as (connection, found):
             row, standing = found.sequence, found.standing
             if row is None or not self._epochs.is_sound(row):
                 raise epochs.EpochBroken
@@ -163,6 +168,7 @@ class Writer:
                 # The request to commit was sent: it may have been carried out.
                 return results_of(writes, dict.fromkeys(written), standing)
         self._epochs.note(row.epoch, head)
+        self._epochs.note_records(row.epoch, written.values())
         self._step("reply")
         return results_of(writes, written, standing, row.epoch)
 
@@ -225,6 +231,7 @@ class SequencedWriter(Writer):
         with self._database.connect() as connection:
             self._step("epoch")
             transaction = engines.as_writer(connection).begin()
+            self._epochs.vouch(connection)
             row = statements.peek(connection)
             if row is None or not self._epochs.is_sound(row, known):
                 raise epochs.EpochBroken
@@ -258,6 +265,7 @@ class SequencedWriter(Writer):
             key: attrs.evolve(record, version=versions[key]) if versions.get(key) else None
             for key, record in written.items()
         }
+        self._epochs.note_records(row.epoch, filter(None, numbered.values()))
         return self._results(writes, numbered)
 
     def _put(

@@ -251,15 +251,32 @@ class Driver(contract.Synchronizer):
     def read(
         self, keys: Collection[records.RecordKey]
     ) -> Mapping[records.RecordKey, records.Record]:
-        """See the contract; nothing stands under a name that no record may have."""
+        """See the contract; nothing stands under a name that no record may have.
+
+        Batches are of one epoch each. Where one that was left never comes back, all of them
+        are of the same if it is in force before the first and behind the last.
+        """
         self._opening.require()
         sound = [key for key in dict.fromkeys(keys) if key.fault is None]
-        found: dict[records.RecordKey, records.Record] = {}
-        for batch in batches.split(sound, self.READS_PER_BATCH):
-            found.update(
-                (record.key, record) for record in self._read_batch(batch) if record is not None
-            )
-        return found
+        parts = list(batches.split(sound, self.READS_PER_BATCH))
+        if len(parts) < 2:
+            return self._read_parts(parts)
+        for _ in range(epoch_memory.ATTEMPTS):
+            epoch = self._head().epoch
+            found = self._read_parts(parts)
+            if self._head().epoch == epoch:
+                return found
+        raise self._unavailable(epoch_memory.UNSTABLE)
+
+    def _read_parts(
+        self, parts: Iterable[Sequence[records.RecordKey]]
+    ) -> dict[records.RecordKey, records.Record]:
+        return {
+            record.key: record
+            for part in parts
+            for record in self._read_batch(part)
+            if record is not None
+        }
 
     def write(self, writes: Sequence[records.Write]) -> list[records.WriteResult]:
         """See the contract."""

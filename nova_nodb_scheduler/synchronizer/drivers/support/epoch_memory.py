@@ -33,6 +33,8 @@ from nova_nodb_scheduler import errors
 #: More changes of epoch than this during one call are no accident.
 ATTEMPTS = 10
 UNSTABLE = "its epoch changes all the time"
+#: Above all versions; a double holds it exactly.
+BEYOND_VERSIONS = 1 << 53
 
 #: The wait before a second turn; the first is taken at once.
 PAUSE_SECONDS = 30.0
@@ -84,6 +86,8 @@ class EpochMemory:
         self._turns = 0
         #: Highest version seen in the newest.
         self._version = 0
+        #: Whether the newest was found below it.
+        self._went_back = False
 
     @property
     def newest(self) -> Rank | None:
@@ -97,13 +101,25 @@ class EpochMemory:
         what was acknowledged, though it says that it is the same epoch.
         """
         with self._lock:
-            return self._version if self._newest and self._newest.name == name else 0
+            if self._newest is None or self._newest.name != name:
+                return 0
+            return BEYOND_VERSIONS if self._went_back else self._version
 
     def note_version(self, name: str, version: int) -> None:
         """Remember that an epoch stood at a version."""
         with self._lock:
             if self._newest is not None and self._newest.name == name:
                 self._version = max(self._version, version)
+
+    def note_gone_back(self, name: str) -> None:
+        """Remember that an epoch went back, so that it is behind wherever it stands.
+
+        The naive way, to have it replaced if it is still below what was seen, goes on in it
+        where others, who have seen less, wrote enough meanwhile.
+        """
+        with self._lock:
+            if self._newest is not None and self._newest.name == name:
+                self._went_back = True
 
     def admits(self, found: Rank) -> bool:
         """Return whether an epoch may be adopted; it is remembered if so."""
@@ -113,6 +129,7 @@ class EpochMemory:
             if found != self._newest:
                 self._turns = max(found.turns, 0 if self._ended() else self._turns)
                 self._newest, self._since, self._version = found, self._clock(), 0
+                self._went_back = False
             return True
 
     def number_above(self, number: int) -> int:

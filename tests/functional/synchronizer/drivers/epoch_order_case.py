@@ -86,6 +86,39 @@ class EpochOrderCase(step_case.StepCase[Any]):
         # Nothing else was asked between.
         self.assertEqual({}, client.read([before.key]))
 
+    def test_a_write_tells_nothing_of_data_that_were_put_back(self) -> None:
+        client = self.client()
+        before = self.put(client, "claims", b"before")
+        kept = self.keep()
+        granted = self.put(client, "claims", b"granted", before.revision)
+        self.put_back(kept)
+        # Nothing else was asked between.
+        [late] = client.write([records.Write(granted.key, granted.revision, b"late")])
+        self.assertEqual(records.WriteResult(records.Verdict.LOST, None), late)
+        self.assertEqual({}, client.read([granted.key]))
+
+    def test_what_was_written_to_data_that_were_put_back_is_not_told_as_won(self) -> None:
+        client = self.client()
+        before = self.put(client, "claims", b"before")
+        kept = self.keep()
+        self.put(client, "claims", b"granted", before.revision)
+        self.put_back(kept)
+        new = records.Write(contract_case.key("new"), 0, b"new")
+        [result] = client.write([new])
+        # It may have been carried out in the epoch that is begun.
+        found = client.read([new.key])
+        self.assertEqual({new.key: result.record} if result.won else {}, found)
+
+    def test_a_feed_behind_its_own_writers_notices_data_that_were_put_back(self) -> None:
+        client = self.client()
+        cursor = client.head()
+        before = self.put(client, "claims", b"before")
+        kept = self.keep()
+        self.put(client, "claims", b"granted", before.revision)
+        self.put_back(kept)
+        self.assertIsInstance(client.fetch(cursor), records.ResyncNeeded)
+        self.assertNotEqual(cursor.epoch, client.head().epoch)
+
     def test_a_reader_notices_data_that_were_put_back(self) -> None:
         client = self.client()
         self.put(client, "claims", b"before")

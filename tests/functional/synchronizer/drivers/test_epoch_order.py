@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from nova_nodb_scheduler.synchronizer.drivers import redis
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout
 from nova_nodb_scheduler.testing import redis_server, servers
-from tests.functional.synchronizer.drivers import epoch_order_case
+from nova_nodb_scheduler.testing.conformance import contract_case
+from tests.functional.synchronizer.drivers import epoch_order_case, step_case
 from tests.functional.synchronizer.drivers.memcached import memcached_case
 from tests.functional.synchronizer.drivers.redis import redis_case
 
@@ -42,3 +44,16 @@ class TestRedis(epoch_order_case.EpochOrderCase, redis_case.RedisCase):
         raw.delete(*raw.keys("{nodb}:*"))
         for key, value in kept.items():
             raw.restore(key, 0, value)
+
+    def test_nor_where_others_wrote_past_what_was_seen_before_it_was_ended(self) -> None:
+        client, beside = self.client(), self.client()
+        before = self.put(client, "claims", b"before")
+        beside.head()
+        kept = self.keep()
+        self.put(client, "claims", b"granted", before.revision)
+        self.put_back(kept)
+        client.on_step = step_case.at(
+            redis.Step.EPOCH, lambda: [self.put(beside, name, b"new") for name in "abc"]
+        )
+        self.assertEqual({}, client.read([before.key]))
+        self.assertEqual({}, contract_case.everything(beside))

@@ -30,6 +30,8 @@ class ListDriver(driver_base.Driver):
         self.sent = []
         self.epochs = ["first"]
         self.pages = []
+        #: Called with the keys of each batch before it is read.
+        self.before_batch = lambda keys: None
 
     def _write_batch(self, writes):
         return batches.one_by_one(writes, self._write_one, in_doubt=TimeoutError)
@@ -43,8 +45,9 @@ class ListDriver(driver_base.Driver):
         return records.WriteResult(LOST if write.key.key.startswith("lost") else WON)
 
     def _read_batch(self, keys):
+        self.before_batch(keys)
         self.sent.append([key.key for key in keys])
-        return [None for _ in keys]
+        return [records.Record(key, 1, 1, self.epochs[-1].encode()) for key in keys]
 
     def _head(self):
         return records.Cursor(self.epochs[-1], 7)
@@ -96,6 +99,22 @@ class TestDriverBase(testtools.TestCase):
         names = ("a", "b", "a\n", "a", "c")
         self.driver.read([records.RecordKey("n", name) for name in names])
         self.assertEqual([["a", "b"], ["c"]], self.driver.sent)
+
+    def test_records_that_are_read_in_several_batches_are_of_one_epoch(self):
+        keys = [records.RecordKey("n", name) for name in "abcde"]
+
+        def begin_another(batch):
+            if batch[0].key == "c" and len(self.driver.epochs) == 1:
+                self.driver.epochs.append("second")
+
+        self.driver.before_batch = begin_another
+        found = self.driver.read(keys)
+        self.assertEqual([b"second"] * 5, [found[key].payload for key in keys])
+
+    def test_records_whose_epoch_changes_with_each_look_are_not_read(self):
+        keys = [records.RecordKey("n", name) for name in "abc"]
+        self.driver.before_batch = lambda _: self.driver.epochs.append(f"{len(self.driver.epochs)}")
+        self.assertRaises(errors.BackendUnavailable, self.driver.read, keys)
 
     def test_a_driver_is_made_of_its_options_by_their_names(self):
         class Configured(ListDriver):

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import shutil
 import subprocess
 import threading
 import time
@@ -806,6 +807,38 @@ class TestOtherStores(etcd_case.EtcdCase):
                     again = self.put(client, f"kept-{name}-{passes}", b"again")
                     self.assertGreater(again.revision, lost.revision)
 
+    def test_records_are_not_read_of_a_store_that_was_put_back(self) -> None:
+        """As a machine is to a snapshot: cluster, epoch and the members' log are as they were."""
+        for passes in (True, False):
+            with self.subTest(passes=passes):
+                client = self.client()
+                kept = self.put(client, f"kept-{passes}", b"before")
+                epoch, copy = client.head().epoch, self._copy_data()
+                lost = self.put(client, f"kept-{passes}", b"claimed", kept.revision)
+                self._put_back(copy)
+                beside = self.client()
+                # Nobody who has seen nothing can tell.
+                self.assertEqual({kept.key: kept}, beside.read([kept.key]))
+                if passes:
+                    for number in range(10):
+                        self.put(beside, f"passing-{passes}-{number}", b"granted again")
+                # Within a second of its last answer it would not ask for the epoch.
+                client._connection.answered_at = time.monotonic()
+                self.assertEqual({}, client.read([kept.key]))
+                self.assertNotEqual(epoch, client.head().epoch)
+                self.assertEqual({}, beside.read([kept.key]))
+                [late] = client.write([records.Write(lost.key, lost.revision, b"late")])
+                self.assertEqual(records.WriteResult(Verdict.LOST, None), late)
+
+    def test_records_are_read_across_a_compaction(self) -> None:
+        client = self.client()
+        record = self.put(client, "a", b"one")
+        epoch = client.head().epoch
+        self.server.put("elsewhere")
+        self.server.compact()
+        self.assertEqual({record.key: record}, client.read([record.key]))
+        self.assertEqual(epoch, client.head().epoch)
+
     def test_a_backup_restored_while_all_services_stood_still_is_a_new_epoch(self) -> None:
         """Nobody remembers anything, but the members' log began anew."""
         client = self.client()
@@ -886,6 +919,21 @@ class TestOtherStores(etcd_case.EtcdCase):
         self.assertEqual(third.epoch, beside.head().epoch)
         [late] = beside.write([records.Write(old.key, old.revision, b"late")])
         self.assertEqual(records.WriteResult(Verdict.LOST, None), late)
+
+    def _copy_data(self) -> pathlib.Path:
+        """Return a copy of all the server holds, as if its machine stood still meanwhile."""
+        copy = self.server.directory / f"copy-{time.monotonic_ns()}"
+        self.server.kill()
+        shutil.copytree(self.server.directory / "data", copy)
+        self.server.start()
+        return copy
+
+    def _put_back(self, copy: pathlib.Path) -> None:
+        """Put the server back to a copy of its data."""
+        self.server.kill()
+        self.server.empty()
+        shutil.copytree(copy, self.server.directory / "data")
+        self.server.start()
 
     def _save(self) -> pathlib.Path:
         backup = self.server.directory / f"backup-{time.monotonic_ns()}"

@@ -85,6 +85,10 @@ class TestTraps(traps.TrapCase):
                 test_etcd_faults.TestOtherStores,
                 "test_a_backup_restored_with_the_token_of_its_cluster_is_a_new_epoch",
             )
+            self.assert_caught(
+                test_etcd_faults.TestOtherStores,
+                "test_records_are_not_read_of_a_store_that_was_put_back",
+            )
 
 
 class _AnyCluster(str):

@@ -6,6 +6,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 from oslo_config import cfg
 
@@ -119,6 +122,67 @@ class TestSlowWriters(step_case.SlowClients, memcached_case.MemcachedCase):
         if kind != "create":
             revision = self.put(self.writer, name, b"before").revision
         return records.Write(contract_case.key(name), revision, b"paused", deleted=kind == "delete")
+
+
+class TestReadsHeldUp(memcached_case.MemcachedCase):
+    """The server takes the keys of a request one by one, and serves others between two."""
+
+    def held_up(
+        self, client: memcached.MemcachedSynchronizer, place: int, action: Callable[[], object]
+    ) -> None:
+        """Have something done when the client's next read has got to a key."""
+        pool: Any = client._connection._pool
+        whole = pool.get_many
+
+        def get_many(keys: list[bytes]) -> dict[bytes, bytes]:
+            pool.get_many = whole
+            found: dict[bytes, bytes] = whole(keys[:place])
+            action()
+            found.update(whole(keys[place:]))
+            return found
+
+        pool.get_many = get_many
+
+    def test_what_was_read_in_an_epoch_is_not_shown_with_what_its_end_took_away(self) -> None:
+        # Two records, the counter and the epoch.
+        for place in range(5):
+            with self.subTest(place=place):
+                client, other = self.client(), self.client()
+                written = {each.key: each for each in (self.put(client, n, b"one") for n in "ab")}
+                self.held_up(client, place, other.reset)
+                self.assertIn(client.read(list(written)), ({}, written))
+
+    def test_a_record_is_not_read_of_data_that_were_put_back_meanwhile(self) -> None:
+        raw, name = self.raw(), record_names.encode(contract_case.key("a"))
+        for place in range(4):
+            with self.subTest(place=place):
+                client = self.client()
+                before = self.put(client, "a", b"before")
+                held = raw.get(b"nodb:epoch")
+                epoch = layout.Epoch.decode(b"nodb", held)
+                kept = raw.get_many([b"nodb:epoch", epoch.sequence_key, epoch.record_key(name)])
+                now = self.put(client, "a", b"granted", before.revision)
+                self.held_up(client, place, lambda kept=kept: raw.set_many(kept, noreply=False))
+                self.assertIn(client.read([now.key]), ({}, {now.key: now}))
+                client.reset()
+
+    def test_hundreds_of_records_are_not_read_of_two_servers(self) -> None:
+        """An address that leads from A to B, and back."""
+        second = self.enterContext(servers.Memcached(*self.options)).server
+        switch = self.enterContext(proxy.Proxy(self.server.port))
+        client = self.through(switch.address)
+        written = {each.key: each for each in self.fill(client, connection.KEYS_PER_GET)}
+        pool: Any = client._connection._pool
+        whole, ports = pool.get_many, iter((self.server.port, second.port, self.server.port))
+
+        def get_many(keys: list[bytes]) -> dict[bytes, bytes]:
+            if len(keys) > 1 or not keys[0].endswith(b":epoch"):
+                switch.redirect(next(ports, self.server.port))
+            found: dict[bytes, bytes] = whole(keys)
+            return found
+
+        with mock.patch.object(pool, "get_many", get_many):
+            self.assertIn(client.read(list(written)), ({}, written))
 
 
 class TestCollectionInterrupted(memcached_case.MemcachedCase):
@@ -319,11 +383,13 @@ class TestFullServer(memcached_case.MemcachedCase):
 class TestEvictingServer(memcached_case.MemcachedCase):
     options = ("-m", "8")
 
-    def test_evicted_records_end_the_epoch_instead_of_going_missing(self) -> None:
-        client = self.client()
-        epoch = client.head().epoch
+    def write_until_evicted(
+        self, client: memcached.MemcachedSynchronizer
+    ) -> dict[records.RecordKey, records.Record]:
+        """Write more than the server holds; returns what was acknowledged."""
         raw = self.raw()
         number = 0
+        written = {}
         while not raw.stats()[b"evictions"]:
             batch = [
                 records.Write(contract_case.key(f"k{number + i}"), 0, bytes(5000))
@@ -331,9 +397,23 @@ class TestEvictingServer(memcached_case.MemcachedCase):
             ]
             number += 50
             try:
-                client.write(batch)
+                results = client.write(batch)
             except errors.BackendUnavailable:
                 break
+            written.update((each.record.key, each.record) for each in results if each.record)
+        return written
+
+    def test_an_evicted_record_is_not_read_as_absent(self) -> None:
+        client = self.client()
+        epoch = client.head().epoch
+        written = self.write_until_evicted(client)
+        found = client.read(list(written))
+        self.assertEqual(written if client.head().epoch == epoch else {}, found)
+
+    def test_evicted_records_end_the_epoch_instead_of_going_missing(self) -> None:
+        client = self.client()
+        epoch = client.head().epoch
+        self.write_until_evicted(client)
         reader = contract_case.FeedReader(self.client())
         self.assertNotEqual(epoch, reader.cursor.epoch)
         self.assert_reader_is_right(reader)

@@ -70,7 +70,7 @@ class NumberingSynchronizer(redis.RedisSynchronizer):
         )
         return [
             driver._result(epoch, write, name, found)
-            for write, name, found in zip(writes, names, answer[1:], strict=True)
+            for write, name, found in zip(writes, names, answer[2:], strict=True)
         ]
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -606,6 +608,117 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
         self.assertNotEqual(before, beside.head().epoch)
         self.assertGreater(again.revision, lost.revision)
 
+    def test_a_file_put_in_the_place_of_the_database_is_what_is_read_and_written(self) -> None:
+        if self.dialect != "sqlite":
+            self.skipTest("a server has its files to itself")
+        client = self.client()
+        self.put(client, b"before")
+        kept = self.path.with_name("kept")
+        with (
+            contextlib.closing(sqlite3.connect(self.path)) as source,
+            contextlib.closing(sqlite3.connect(kept)) as target,
+        ):
+            source.backup(target)
+        lost = self.put(client, b"acknowledged, and not in the backup")
+        seen = client.head()
+        for end in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + end).unlink()
+        kept.replace(self.path)
+        [late] = client.write([records.Write(KEY, lost.revision, b"late")])
+        self.assertIs(records.Verdict.LOST, late.verdict)
+        other = self.client()
+        self.assertNotEqual(seen.epoch, client.head().epoch)
+        self.assertEqual(other.head(), client.head())
+        self.assertEqual(self.put(client, b"next"), other.read([KEY])[KEY])
+        away = self.path.rename(kept)
+        for call in (client.head, lambda: client.write([records.Write(OTHER, 0, b"lost")])) * 2:
+            with self.assertRaisesRegex(errors.BackendUnavailable, "is gone"):
+                call()
+        # Nor is another one made, for all to read and without the tables.
+        self.assertFalse(self.path.exists())
+        away.rename(self.path)
+        self.put(client, b"last")
+
+    def break_connections(self, client: driver.SQLAlchemySynchronizer) -> None:
+        """End a client's connections, as whatever puts a database back does."""
+        for engine in client.engines:
+            engine.dispose()
+
+    def test_a_history_that_others_went_on_in_past_what_was_seen_is_not_gone_on_in(self) -> None:
+        """A promoted replica that lacked a little: its versions soon come to what was seen."""
+        new = records.Write(records.RecordKey("suite", "new"), 0, b"new")
+        looks: dict[str, Callable[[driver.SQLAlchemySynchronizer], Any]] = {
+            "head": lambda client: client.head(),
+            "read": lambda client: client.read([KEY]),
+            "fetch": lambda client: client.fetch(client.head()),
+            "small write": lambda client: client.write([new]),
+            "large write": lambda client: client.write(self.by_step("commit", new)),
+            "snapshot": contract_case.everything,
+        }
+        for name, look in looks.items():
+            with self.subTest(name):
+                client, beside = self.client(), self.client()
+                client.reset()
+                self.put(client, b"replicated")
+                epoch, dumped = beside.head().epoch, self._dump()
+                lost = self.put(client, b"acknowledged, and not replicated")
+                cursor = client.head()
+                self._restore(dumped)
+                self.break_connections(client)
+                for number in range(5):
+                    beside.write([records.Write(records.RecordKey("suite", f"{number}"), 0)])
+                self.assertEqual(epoch, beside.head().epoch)
+                self.assertGreater(beside.head().version, cursor.version)
+                # What is done in the epoch that ends is not told as done.
+                found = look(client)
+                if isinstance(found, list):
+                    self.assertEqual({found[0].record}, set(client.read([new.key]).values()))
+                    self.assertNotEqual(epoch, found[0].epoch)
+                answer = client.fetch(cursor)
+                assert isinstance(answer, records.ResyncNeeded)
+                self.assertIs(records.ResyncReason.EPOCH_CHANGED, answer.reason)
+                self.assertEqual(client.head(), beside.head())
+                [late] = client.write([records.Write(KEY, lost.revision, b"late")])
+                self.assertIs(records.Verdict.LOST, late.verdict)
+
+    def test_nor_where_they_went_on_before_the_next_epoch_was_begun(self) -> None:
+        client, beside = self.client(), self.client()
+        self.put(client, b"replicated")
+        epoch, dumped = beside.head().epoch, self._dump()
+        self.put(client, b"acknowledged, and not replicated")
+        self._restore(dumped)
+        look_again = client._epochs.look_again
+
+        def look_late() -> None:
+            for number in range(5):
+                beside.write([records.Write(records.RecordKey("suite", f"late-{number}"), 0)])
+            look_again()
+
+        with mock.patch.object(client._epochs, "look_again", look_late):
+            self.assertNotEqual(epoch, client.head().epoch)
+
+    def test_connections_that_break_end_no_epoch(self) -> None:
+        """Whatever became of the records that this client has seen."""
+        client, beside = self.client(), self.client()
+        keys = [records.RecordKey("suite", f"{number:03}") for number in range(200)]
+        client.write([records.Write(key, 0, b"one") for key in keys])
+        cursor = client.head()
+        for changed in range(3):
+            standing = beside.read(keys)
+            beside.write(
+                [
+                    records.Write(key, standing[key].revision, deleted=True)
+                    if number % 3 == changed
+                    else records.Write(key, standing[key].revision, b"another")
+                    for number, key in enumerate(keys)
+                    if key in standing and not standing[key].deleted
+                ]
+            )
+            beside.collect(0.0)
+            self.break_connections(client)
+            self.assertEqual(beside.read(keys), client.read(keys))
+            self.assertEqual(cursor.epoch, client.head().epoch)
+
     def test_an_epoch_that_a_former_release_begins_at_zero_is_replaced(self) -> None:
         """While services are upgraded in turn: theirs began to count anew."""
         client = self.client()
@@ -804,6 +917,55 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         self.assertEqual([records.Verdict.UNKNOWN], [result.verdict for result in results])
         self.assertEqual(b"old", self.payload(client))
         self.put(client, b"next")
+
+    def test_a_small_write_to_a_server_that_froze_is_in_doubt_and_never_carried_out(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        private = self.enterContext(self.fixture(private=True))
+        self.url = private.url
+        client = self.client(timeout_seconds=4.0)
+        old = self.put(client, b"old")
+        self.at_step(client, WHOLE, lambda: self.freeze(private.server))
+        # Of a connection used just now nobody asked whether it lives.
+        with mock.patch.object(database, "FRESH_SECONDS", PATIENCE_SECONDS):
+            [result] = client.write([records.Write(KEY, old.revision, b"new")])
+        self.assertIs(records.Verdict.UNKNOWN, result.verdict)
+        self.thaw(private.server)
+        # The server has the statement, and carries it out when its time is over.
+        for _ in range(5):
+            self.assertEqual(b"old", self.payload(client))
+            time.sleep(0.1)
+        self.put(client, b"next")
+
+    def test_a_small_write_to_a_server_that_became_read_only_is_refused(self) -> None:
+        """As one that a failover left behind does: nothing of it is written or stays open."""
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        private = self.enterContext(self.fixture(private=True))
+        # Who has all rights may write to it all the same.
+        engine = sa.create_engine(private.url)
+        self.addCleanup(engine.dispose)
+        name = sa.make_url(private.url).database
+        self.url = private.url.replace("root@", "nodb@")
+        with engine.connect() as connection:
+            connection.execute(sa.text("CREATE USER nodb"))
+            connection.execute(sa.text(f"GRANT ALL ON {name}.* TO nodb"))
+            client = self.client(timeout_seconds=4.0)
+            old = self.put(client, b"old")
+            write = records.Write(KEY, old.revision, b"new")
+
+            def set_read_only(value: int) -> None:
+                connection.execute(sa.text(f"SET GLOBAL read_only = {value}"))
+
+            self.at_step(client, WHOLE, lambda: set_read_only(1))
+            with self.assertRaisesRegex(errors.BackendUnavailable, "read-only"):
+                client.write([write])
+            time.sleep(0.2)  # InnoDB shows a picture that is up to 0.1 s old.
+            query = sa.text("SELECT COUNT(*) FROM information_schema.innodb_trx")
+            self.assertEqual(0, connection.execute(query).scalar_one())
+            set_read_only(0)
+            self.assertEqual({KEY: old}, client.read([KEY]))
+            self.assertTrue(client.write([write])[0].won)
 
     def test_a_small_write_that_arrives_too_late_is_not_carried_out(self) -> None:
         if not self.writes_whole:
