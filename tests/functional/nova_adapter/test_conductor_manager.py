@@ -38,6 +38,8 @@ class ConductorTest(cloud.CloudCase):
         client = mock.patch("nova.scheduler.client.report.report_client_singleton", new=_Placement)
         client.start()
         self.addCleanup(client.stop)
+        # There is nothing to be read of this Placement; see test_verified_allocations for that.
+        self.override("verify_allocations", "never", "nodb_scheduler")
         # A conductor that stops leaves it to the process's end.
         self.addCleanup(change_reporter.install, None, None)
         self.node = self.compute_node(cloud.CELL1, "h1").uuid
@@ -79,8 +81,6 @@ class ConductorTest(cloud.CloudCase):
 
     def test_it_claims_nothing_where_claims_are_off(self):
         self.override("claims", "off", "nodb_scheduler")
-        # There is nothing to be read of this Placement; see test_own_path for that.
-        self.override("verify_allocations", "never", "nodb_scheduler")
         self.start()
         self.allocate()
         self.assertEqual(set(), self.claimed())

@@ -206,14 +206,14 @@ class OwnPathTest(OwnPathCase):
         with mock.patch.object(self, "beat", lambda: None):
             return self.select(**fields)
 
-    def test_a_choice_by_novas_own_code_under_a_judged_claim_looks_at_other_providers_alone(self):
+    def test_a_choice_by_novas_own_code_under_a_judged_claim_is_looked_at_as_well(self):
         for node in self.nodes.values():
             self.inventories(node.uuid, VCPU=4, MEMORY_MB=16384, DISK_GB=100, VGPU=4)
         turns = self.turns_of("put")
         [chosen] = self.select(extra_specs={"resources1:VGPU": "1"})[1]
         self.assertEqual({"more than one group": 1}, self.runtime.candidates())
-        self.assertEqual({}, self.figures())
-        self.assertEqual([(set(), {chosen[0].service_host})], turns)
+        self.assertEqual({"allocations: stands": 1}, self.figures())
+        self.assertEqual([({chosen[0].service_host}, set())], turns)
 
     def test_where_all_hosts_are_raced_for_there_is_no_valid_host_and_nothing_is_left(self):
         self.runtime.decisions._mirror.mirror._bound_seconds = -1.0
