@@ -489,16 +489,16 @@ class OwnPathTest(testtools.TestCase):
         self.assertEqual([], self.turns.line)
         raise SchedulerDied
 
-    def allocated(self, *judged: str) -> None:
+    def allocated(self, *anew: str) -> None:
+        """Allocate on a host and its shared disks; what the server has there already is no news."""
         verifier = verification.AllocationVerifier(lambda: self.client, turns=self.turns)
-        wanted = verification.VerifiedAllocation(
-            "a", {"h1": {"VCPU": 1}, "disks": {"DISK_GB": 1}}, judged=frozenset(judged)
-        )
+        amounts = {"h1": {"VCPU": 1}, "disks": {"DISK_GB": 1}}
+        wanted = verification.VerifiedAllocation("a", {name: amounts[name] for name in anew})
         self.assertRaises(SchedulerDied, verifier.allocated, wanted, self.allocate)
 
-    def test_what_is_not_judged_is_alone_and_the_rest_is_beside_others(self):
-        self.allocated()
-        self.allocated("h1")
+    def test_what_is_allocated_anew_is_alone_and_the_rest_is_beside_others(self):
+        self.allocated("h1", "disks")
+        self.allocated("disks")
         self.assertEqual(
             [
                 (frozenset({"h1", "disks"}), frozenset()),
@@ -517,7 +517,7 @@ class OwnPathTest(testtools.TestCase):
 
         began = time.monotonic()
         with mock.patch.object(report.SchedulerReportClient, "put", wrapped):
-            self.allocated()
+            self.allocated("h1", "disks")
         self.assertLess(time.monotonic() - began, write_turns.TURN_SECONDS)
 
     def test_all_tries_of_one_claim_wait_no_longer_than_one(self):
