@@ -28,7 +28,7 @@ WITHDRAWN = "withdrawn again"
 
 WITHDRAWN_SECONDS = 20.0
 """Who looks at what it wrote has answered by then, whatever it came to; what stands for longer
-counts as given away."""
+counts as given away, unless its writer says that it took it back."""
 
 _LEAVING = "its deletion was asked for"
 """A deletion takes allocations as well as their writers do."""
@@ -45,6 +45,7 @@ class Holding:
     :ivar row: its number in Placement's table; written anew it has another one
     :ivar why: a server or a move of it said that it is there, or nobody can tell; in words
     :ivar unseen_at: of the last sample without it, before the first with it
+    :ivar sent_at: of the first sample in which a server or a move said so
     :ivar gone_at: of the first sample without it, behind the last with it; None while it stands
     :ivar is_withdrawn: its writer says that it took it back
     """
@@ -57,23 +58,30 @@ class Holding:
     first_at: float
     last_at: float
     why: str = ""
+    sent_at: float | None = None
     gone_at: float | None = None
     is_withdrawn: bool = False
 
     def is_told_by(self, told: withdrawals.Withdrawal) -> bool:
         """Say whether it is the allocation that its writer took back, and no other one there."""
+        begin = self.first_at if self.stood_long else self.unseen_at
         return (
             (told.server, told.provider) == (self.consumer, self.provider_uuid)
             and self.gone_at is not None
-            and self.unseen_at <= told.at <= self.gone_at
+            and begin <= told.at <= self.gone_at
         )
 
     def was_answered_behind(self, moment: float, answers: Collection[float]) -> bool:
         """Say whether its writer answered with it, and not before a moment.
 
+        A conductor that sends its server to an alternate says nothing of that: what is
+        answered behind that, or behind its end, is another request, of a move of the server.
+
         :param answers: when its server's requests were answered
         """
-        of_this = [at for at in answers if at >= self.unseen_at]
+        ends = [at for at in (self.sent_at, self.gone_at) if at is not None]
+        until = min(ends, default=float("inf"))
+        of_this = [at for at in answers if self.unseen_at <= at <= until]
         return bool(of_this) and min(of_this) > moment
 
     def ended_at(self, deletions: Collection[float]) -> float | None:
@@ -93,7 +101,12 @@ class Holding:
             return self.why
         if self.gone_at is None:
             return "to the end"
-        return "for long" if self.last_at - self.first_at > WITHDRAWN_SECONDS else ""
+        return "for long" if self.stood_long and not self.is_withdrawn else ""
+
+    @property
+    def stood_long(self) -> bool:
+        """Whether it stood for longer than :data:`WITHDRAWN_SECONDS`."""
+        return self.last_at - self.first_at > WITHDRAWN_SECONDS
 
 
 @attrs.define
@@ -159,8 +172,9 @@ class Grants:
                 else:
                     before.pop(key)
                 holding.last_at = now.at
-                if holding.why in ("", _LEAVING):
+                if holding.sent_at is None:
                     holding.why = _why(now, consumer, provider, leaving) or holding.why
+                    holding.sent_at = None if holding.why in ("", _LEAVING) else now.at
                 self._standing[key] = holding
         for holding in before.values():
             holding.gone_at = now.at

@@ -178,8 +178,14 @@ class Rounds:
             round_.wait_memory()
             self._watch.begin()
         try:
-            placements = self._stack.settings.log / "placement.log"
-            told = withdrawals.since_now([*self._service_logs("scheduler"), placements])
+            told = withdrawals.since_now(
+                [
+                    *self._service_logs("scheduler"),
+                    # For alternates, and forced moves.
+                    *self._service_logs("conductor"),
+                    self._stack.settings.log / "placement.log",
+                ]
+            )
             with ledger.Ledger(reader.snapshot, told) as watched:
                 outcome = self._go(round_, watched, faults, seconds)
         finally:

@@ -583,6 +583,33 @@ class GrantsTest(unittest.TestCase):
         self._answered(1.7)
         self.assertEqual((["host1 VCPU"], []), self._found())
 
+    def test_the_answer_to_a_later_move_of_what_a_conductor_sent_excuses_nothing(self) -> None:
+        """A conductor that goes on to an alternate says nothing; the server is resized later."""
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self._answered(9.0)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_nor_does_one_behind_its_end(self) -> None:
+        self._stand_long()
+        self._answered(30.0)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_what_its_writer_took_back_late_is_none(self) -> None:
+        self._stand_long()
+        self._answered(30.0)
+        self._withdrawn(0.9)  # what it wrote before
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+        self._withdrawn(23.5)
+        self.assertEqual([], self._found()[0])
+
+    def _stand_long(self) -> None:
+        for at in range(2, 24):
+            self._look(float(at))
+        self.cloud.withdraw("c")
+        self._look(24.0)
+
     def test_what_stands_longer_than_a_look_takes_is_an_over_commit_until_it_goes(self) -> None:
         for at in range(2, 24):
             self._look(float(at))
