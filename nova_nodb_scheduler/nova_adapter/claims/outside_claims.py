@@ -5,12 +5,11 @@ A conductor claims in Placement by itself when a build or a move goes on to an
 alternate, and when an evacuation or a live migration is forced to a host. Both of
 Nova's functions for that are wrapped here: a claim among the schedulers comes
 first, is confirmed after Nova's own, and given back if that failed. Before it is
-refused by what the mirror has of the host, that is read again. Without an answer
-of the back end Nova's own goes ahead. What was written is verified either way: a
-conductor proves no mirror, and the back end may know the node and not yet what
-its provider gives. A server is
-forced to a host without a request, by a copy of its allocation: what it asks for
-there is made of that.
+refused by what the mirror has of the host, or granted because that has nothing of
+it, it is read again. Without an answer of the back end Nova's own goes ahead. What
+was written is verified either way: a conductor proves no mirror. A server is forced
+to a host without a request, by a copy of its allocation: what it asks for there is
+made of that.
 """
 
 from __future__ import annotations
@@ -143,8 +142,9 @@ class OutsideClaims:
     :param lease_seconds: how long a claim that is not confirmed stands
     :param deadline_seconds: how long a claim is tried
     :param filters: names of the enabled filters, as far as this process knows them
-    :param read_again: asked before a server is refused, with the uuid of a node:
-        True if its provider was not as the mirror has it, and is now
+    :param read_again: asked before a server is refused, and where nothing is known of what
+        a node's provider gives, with the node's uuid: True if its provider was not as the
+        mirror has it, and is now
     :param unjudged: what allocates where no claim can be judged; None for Nova's
         own claim alone
     """
@@ -212,6 +212,9 @@ class OutsideClaims:
         place = views.place()
         if place is None:
             return _unanswered(move, "the node is not known in the back end's present epoch")
+        if not views.knows_provider():
+            # Any claim would be granted there, beside those of others that are not written yet.
+            self._read_again(move.host)
         deadline = self._clock() + self._deadline_seconds
         wanted = _wanted(move, place, stays=views.has(move.consumer))
         answer = looked_again(own, move.request, wanted, deadline, self._sleep)

@@ -101,7 +101,7 @@ class FallbackClaims:
         :raises MemoryCannotDecide: what is known may be old, and nobody can tell
         """
         chosen = self._chosen(move.host)
-        if chosen is None:
+        if chosen is None or (self._unjudged is not None and not self._is_provided(move.host)):
             return None
         places = self._places(move.consumer)
         share = claim_facts.share_of(move.request, stays=(chosen.cell, chosen.host) in places)
@@ -138,6 +138,14 @@ class FallbackClaims:
         ways = self._ways
         deadline = self._clock() + self._deadline_seconds
         return outside_claims.looked_again(ways.claimer, move.request, wanted, deadline, ways.sleep)
+
+    def _is_provided(self, host: str) -> bool:
+        """Say whether anything is known of what a node's provider gives.
+
+        The feed may bring a node before its provider. Any claim would be granted there, beside
+        those of others that are not written yet: who is noted gives way to them.
+        """
+        return host in self._snapshot().namespace(known_namespaces.PROVIDERS.name)
 
     def _chosen(self, host: str) -> chosen_hosts.Choice | None:
         engine = self._engine

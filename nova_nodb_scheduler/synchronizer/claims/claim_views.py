@@ -176,6 +176,15 @@ class DirectViews:
             return None
         return group_members.place_of(snapshot, self._host)
 
+    def knows_provider(self) -> bool:
+        """Say whether the present epoch holds what the node's provider gives.
+
+        :raises BackendUnavailable: it cannot be read
+        """
+        self._read([records.RecordKey(known_namespaces.PROVIDERS.name, self._host)])
+        providers = self._store.snapshot().namespace(known_namespaces.PROVIDERS.name)
+        return self._host in providers
+
     def has(self, consumer: str) -> bool:
         """Say whether a server is on the host already; after :meth:`place`.
 

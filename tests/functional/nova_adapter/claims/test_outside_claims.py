@@ -406,6 +406,25 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
                 self.assertFalse(go(str(uuid.uuid4()), node))
             self.assertEqual({consumer}, set(self.consumers(node)))
 
+    def test_a_provider_that_the_back_end_lost_is_read_before_a_claim_on_its_node(self) -> None:
+        # Told of a node and not of its provider, all claims there would be granted.
+        node = self.provider(VCPU=1)
+        self._publish(known_namespaces.COMPUTE_NODES, node, rows.node(node, "h3"))
+        first, seen = str(uuid.uuid4()), list[bool]()
+
+        def allocate() -> bool:
+            # Nothing of the first one is written yet, and Placement would take the second.
+            with outside_claims.using(self._reading()):
+                seen.append(self._go(str(uuid.uuid4()), node))
+            return True
+
+        request = outside_claims.requests.Request(outside_claims.requests.Flavor(vcpus=1))
+        move = outside_claims.OutsideMove(first, node, {"VCPU": 1}, request)
+        self.assertTrue(self._conductor("other").claimed(move, allocate, self.fail))
+        self.assertEqual([False], seen)
+        self.assertEqual({first}, set(self._held(node)))
+        self.assertEqual({}, self.consumers(node))
+
     def test_a_former_move_of_another_size_to_the_same_host_refuses_no_later_one(self) -> None:
         node = self._node("h3", 4)
         consumer = str(uuid.uuid4())

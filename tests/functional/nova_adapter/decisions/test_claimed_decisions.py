@@ -11,10 +11,11 @@ from typing import Any
 from unittest import mock
 
 import attrs
+from nova import context as nova_context
 from nova import exception, objects
 
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.model import records, requests
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims, unjudged_claims
 from nova_nodb_scheduler.nova_adapter.decisions import request_allocations, request_decider
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
@@ -511,6 +512,41 @@ class FullHostsTest(ClaimedDecisionsCase):
         self.assertFalse(claims.claimed(self.move("h1", disk_gb=100), self.fail, self.fail))
         self.assertTrue(claims.claimed(self.move("h2"), allocate, self.fail))
         allocate.assert_called_once_with()
+
+    def test_where_a_host_s_provider_is_not_known_it_gives_way_to_claims_of_others(self):
+        """Any claim would be granted; and who claimed in memory need not look behind its write."""
+        taken = self.claim("h1", 4)
+        self.runtime.decisions._mirror.stop()
+        self.lose_provider("h1")
+        move = self.move()
+        move = attrs.evolve(move, amounts={move.host: move.resources})
+        claims = self.runtime.decisions.fallback_claims(self.runtime.unjudged.claims(None))
+        spec = self.spec([move.consumer])
+        request = {"allocations": {move.host: {"resources": dict(move.resources)}}}
+        context = nova_context.get_admin_context()
+
+        def allocate() -> bool | None:
+            return outside_claims.stock_claim_resources(
+                context, self.client, spec, move.consumer, request, "1.36"
+            )
+
+        self.assertFalse(claims.claimed(move, allocate, self.fail))
+        self.assertEqual({taken.wanted.consumer}, set(self.held("h1")))
+        self.assertEqual({}, self.ask("get", f"/allocations/{move.consumer}")["allocations"])
+
+    def lose_provider(self, host: str) -> None:
+        """Have the back end, and this scheduler, know of a node alone."""
+        client = self.runtime.synchronizer
+        key = records.RecordKey(known_namespaces.PROVIDERS.name, self.nodes[host].uuid)
+        lost = records.Write(key, client.read([key])[key].revision, deleted=True)
+        self.assertTrue(client.write([lost])[0].won)
+        providers = known_namespaces.PROVIDERS.name
+        patience.wait_until(
+            lambda: key.key not in self.runtime.store.snapshot().namespace(providers),
+            WAIT_SECONDS,
+            lambda: "still known",
+            0.02,
+        )
 
 
 class ClaimedDevicesTest(ClaimedDecisionsCase):
