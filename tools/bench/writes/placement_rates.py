@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many new servers a second Placement takes alone: its floor, by batch and by calls at once.
 
-usage: python -m tools.bench.placement_rates [--state DIR] [--hosts N] [--servers 1,2,4,8]
+usage: python -m tools.bench.writes.placement_rates [--state DIR] [--hosts N] [--servers 1,2,4,8]
     [--calls 1,2,4,8] [--on distinct,same] [--seconds S]
 
 The same POSTs that the plugin sends, from threads that do nothing else, each on a connection of
@@ -120,7 +120,7 @@ def _delete(port: int, consumers: Sequence[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tools.bench.placement_rates", description=__doc__
+        prog="python -m tools.bench.writes.placement_rates", description=__doc__
     )
     parser.add_argument("--state", type=pathlib.Path, default=options.default_state_directory())
     parser.add_argument("--hosts", type=int, default=1000)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it takes that no two calls of a scheduler under way touch the same host, behind the guard.
 
-usage: python -m tools.bench.write_queue [--state DIR] [--hosts N] [--among 1,4,1000]
+usage: python -m tools.bench.writes.write_queue [--state DIR] [--hosts N] [--among 1,4,1000]
     [--threads N] [--writes N] [--rounds N] [--unguarded]
 
 The plugin's own writer of allocations in this process, with its defaults (two calls at once, a
@@ -122,7 +122,9 @@ def measure(
 
 def main() -> int:
     """Measure both rules in turns, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.write_queue", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench.writes.write_queue", description=__doc__
+    )
     parser.add_argument("--state", type=pathlib.Path, default=options.default_state_directory())
     parser.add_argument("--hosts", type=int, default=1000, help="of the benchmark's data")
     parser.add_argument("--among", default="1,4,1000", help="hosts that are written to")
