@@ -40,7 +40,8 @@ import heapq
 import operator
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -102,6 +103,8 @@ def _adopt(opened: database.Database, name: str) -> None:
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
+_Result = TypeVar("_Result")
+
 #: Records that are remembered, see the module.
 WITNESSES = 64
 #: In a connection's ``info``: that it leads to the history that was seen.
@@ -190,6 +193,18 @@ class Epochs(epoch_memory.EpochKeeper):
             raise EpochBroken
         connection.info[_VOUCHED] = True
 
+    def ask(self, question: Callable[[sa.Connection], _Result]) -> _Result:
+        """Have a question answered on a connection that leads to the history that was seen.
+
+        :raises EpochBroken: see :meth:`vouch`
+        """
+
+        def vouched(connection: sa.Connection) -> _Result:
+            self.vouch(connection)
+            return question(connection)
+
+        return self._database.ask(vouched)
+
     def _is_contradicted(self, connection: sa.Connection) -> bool:
         """Tell whether records stand, in the epoch that was seen, as they were before."""
         with self._lock:
@@ -269,11 +284,7 @@ class Epochs(epoch_memory.EpochKeeper):
         return self.across(self._look)
 
     def _look(self) -> statements.SequenceRow:
-        def look(connection: sa.Connection) -> statements.SequenceRow | None:
-            self.vouch(connection)
-            return statements.peek(connection)
-
-        row = self._database.ask(look)
+        row = self.ask(statements.peek)
         if row is None or not self.is_sound(row):
             raise EpochBroken
         return row

@@ -76,14 +76,12 @@ class Reader:
 
     def _fetch(self, cursor: records.Cursor, limit: int) -> records.Changes | records.ResyncNeeded:
         known = self._epochs.known()
-
-        def look(
-            connection: sa.Connection,
-        ) -> tuple[list[records.Record], statements.SequenceRow | None]:
-            self._epochs.vouch(connection)
-            return _changed(connection, cursor.version, limit), statements.peek(connection)
-
-        changed, row = self._database.ask(look)
+        changed, row = self._epochs.ask(
+            lambda connection: (
+                _changed(connection, cursor.version, limit),
+                statements.peek(connection),
+            )
+        )
         self._poll.fetched(bool(changed))
         row = self._sound(row, known)
         if self._sequencer is not None:
@@ -125,12 +123,7 @@ class Reader:
         :raises EpochBroken: see :meth:`_sound`
         """
         known = self._epochs.known()
-
-        def look(connection: sa.Connection) -> statements.Found:
-            self._epochs.vouch(connection)
-            return statements.beside_sequence(connection, keys)
-
-        found = self._database.ask(look)
+        found = self._epochs.ask(lambda connection: statements.beside_sequence(connection, keys))
         epoch, standing = self._sound(found.sequence, known).epoch, list(found.standing.values())
         self._epochs.note_records(epoch, standing)
         return epoch, standing
@@ -233,12 +226,9 @@ class Reader:
 
         :raises EpochBroken: the answer was of another, or from before: a replica's that lags
         """
-
-        def look(connection: sa.Connection) -> tuple[_Result, statements.SequenceRow | None]:
-            self._epochs.vouch(connection)
-            return question(connection), statements.peek(connection)
-
-        found, row = self._database.ask(look)
+        found, row = self._epochs.ask(
+            lambda connection: (question(connection), statements.peek(connection))
+        )
         if row is None or row.epoch != cursor.epoch or row.records_missing:
             raise epochs.EpochBroken(f"epoch {cursor.epoch} is not in force")
         if row.version < cursor.version:
