@@ -41,7 +41,7 @@ import operator
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -103,6 +103,7 @@ def _adopt(opened: database.Database, name: str) -> None:
 _SEQUENCE = schema.sequence
 #: By how much revisions may be ahead of versions, ample.
 _SLACK = 1 << 20
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 #: Records that are remembered, see the module.
@@ -193,15 +194,22 @@ class Epochs(epoch_memory.EpochKeeper):
             raise EpochBroken
         connection.info[_VOUCHED] = True
 
-    def ask(self, question: Callable[[sa.Connection], _Result]) -> _Result:
+    def ask(
+        self,
+        question: Callable[Concatenate[sa.Connection, _Parameters], _Result],
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> _Result:
         """Have a question answered on a connection that leads to the history that was seen.
 
+        :param question: is given the connection first, then the other arguments; see
+            :meth:`.Database.ask`
         :raises EpochBroken: see :meth:`vouch`
         """
 
         def vouched(connection: sa.Connection) -> _Result:
             self.vouch(connection)
-            return question(connection)
+            return question(connection, *args, **kwargs)
 
         return self._database.ask(vouched)
 

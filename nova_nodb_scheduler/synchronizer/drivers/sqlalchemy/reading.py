@@ -123,7 +123,7 @@ class Reader:
         :raises EpochBroken: see :meth:`_sound`
         """
         known = self._epochs.known()
-        found = self._epochs.ask(lambda connection: statements.beside_sequence(connection, keys))
+        found = self._epochs.ask(statements.beside_sequence, keys)
         epoch, standing = self._sound(found.sequence, known).epoch, list(found.standing.values())
         self._epochs.note_records(epoch, standing)
         return epoch, standing
