@@ -12,6 +12,9 @@ tables alone who took it back. Its writer's own log can: it says so before it ta
 It may also be that another's deletion makes room before its writer looks: then it stays, and
 rightly. Its writer's log tells that, too: it answered when the host held no more than it has.
 Since when that was, samples tell late; Placement's log tells when it deleted what made the room.
+
+Where Placement does not answer, its writer cannot take it back. Then it answers an error, and says
+so: what it wrote may stand for long, and nobody is sent there.
 """
 
 import collections
@@ -34,8 +37,8 @@ _LEAVING = "its deletion was asked for"
 """A deletion takes allocations as well as their writers do."""
 
 Told = Callable[[], Collection[withdrawals.Told]]
-"""Reads what writers say they took back and answered, and Placement that it deleted; ``at`` in
-monotonic seconds."""
+"""Reads what writers say they took back, answered and refused, and Placement that it deleted;
+``at`` in monotonic seconds."""
 
 
 @attrs.define
@@ -48,6 +51,7 @@ class Holding:
     :ivar sent_at: of the first sample in which a server or a move said so
     :ivar gone_at: of the first sample without it, behind the last with it; None while it stands
     :ivar is_withdrawn: its writer says that it took it back
+    :ivar is_refused: its writer says that it answered an error, and nobody says otherwise
     """
 
     consumer: str
@@ -61,6 +65,7 @@ class Holding:
     sent_at: float | None = None
     gone_at: float | None = None
     is_withdrawn: bool = False
+    is_refused: bool = False
 
     def is_told_by(self, told: withdrawals.Withdrawal) -> bool:
         """Say whether it is the allocation that its writer took back, and no other one there."""
@@ -70,6 +75,18 @@ class Holding:
             and self.gone_at is not None
             and begin <= told.at <= self.gone_at
         )
+
+    def was_refused(self, refusals: Collection[float], answers: Collection[float]) -> bool:
+        """Say whether its writer answered an error while it stood, and nobody a host.
+
+        :param refusals: when requests for its server were answered with an error
+        :param answers: when with a host
+        """
+        until = float("inf") if self.gone_at is None else self.gone_at
+        refused, answered = (
+            any(self.unseen_at <= at <= until for at in each) for each in (refusals, answers)
+        )
+        return refused and not answered
 
     def was_answered_behind(self, moment: float, answers: Collection[float]) -> bool:
         """Say whether its writer answered with it, and not before a moment.
@@ -97,7 +114,11 @@ class Holding:
     @property
     def was_answered(self) -> str:
         """Why somebody may have been answered with it; empty if nobody was."""
-        if self.why and not (self.why == _LEAVING and self.is_withdrawn):
+        if self.why not in ("", _LEAVING):
+            return self.why
+        if self.is_refused:
+            return ""
+        if self.why and not self.is_withdrawn:
             return self.why
         if self.gone_at is None:
             return "to the end"
@@ -206,15 +227,21 @@ class Grants:
         told = self._told() if self._over else ()
         taken_back = [each for each in told if isinstance(each, withdrawals.Withdrawal)]
         answers: dict[str, list[float]] = collections.defaultdict(list)
+        refusals: dict[str, list[float]] = collections.defaultdict(list)
         deletions: dict[str, list[float]] = collections.defaultdict(list)
         for each in told:
             if isinstance(each, withdrawals.Answer):
                 answers[each.server].append(each.at)
+            elif isinstance(each, withdrawals.Refusal):
+                refusals[each.server].append(each.at)
             elif isinstance(each, withdrawals.Deletion):
                 deletions[each.consumer].append(each.at)
         for sample in self._over:
             for holding, _, _ in sample.held:
                 holding.is_withdrawn = any(map(holding.is_told_by, taken_back))
+                holding.is_refused = holding.was_refused(
+                    refusals[holding.consumer], answers[holding.consumer]
+                )
             used = sum(amount for _, amount, _ in sample.held)
             room_at = sample.room_at(deletions)
             why = {
@@ -281,6 +308,8 @@ def _state(now: snapshot_module.Snapshot, consumer: str) -> str:
 
 def _told(holding: Holding, state: str, at: float, why: str) -> str:
     age_seconds = at - holding.first_at
-    unanswered = "answered later" if holding.was_answered else "withdrawn"
+    unanswered = "its request failed" if holding.is_refused else "withdrawn"
+    if holding.was_answered:
+        unanswered = "answered later"
     kept = f"kept, {why}" if why else unanswered
     return f"{holding.consumer} ({state}; {kept}, for {age_seconds:.1f} s by then)"

@@ -512,6 +512,47 @@ class GrantsTest(unittest.TestCase):
     def _answered(self, at: float, server: str = "c") -> None:
         self.told.append(withdrawals.Answer(server, at + self.ledger.began))
 
+    def _refused(self, at: float, server: str = "c") -> None:
+        self.told.append(withdrawals.Refusal(server, at + self.ledger.began))
+
+    def test_what_nobody_was_answered_with_is_none_though_it_stands_for_long(self) -> None:
+        """Seed 721 with redis: Placement was killed, so that its writer could not take it back."""
+        self.ledger.leaving.add("c")
+        self._stand_long()
+        self._refused(7.0)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+        [record] = self.ledger.withdrawn()
+        self.assertIn("its request failed", record.detail)
+
+    def test_what_failed_is_none_to_the_end(self) -> None:
+        self._look(1.3)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+        self._refused(1.2)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_an_error_of_before_or_another_s_or_beside_an_answer_excuses_nothing(self) -> None:
+        self.cloud.withdraw("c")
+        self._look(1.1)
+        self.ledger.leaving.add("c")
+        self.cloud.allocate("c", "host1")
+        self._look(1.3)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self._refused(1.0)
+        self._refused(1.7)
+        self._refused(1.2, server="d")
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+        self._refused(1.2)
+        self.assertEqual([], self._found()[0])
+        self._answered(1.4)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_an_error_excuses_nothing_where_a_server_was_sent(self) -> None:
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.4)
+        self._refused(1.2)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
     def test_what_another_s_deletion_made_room_for_before_its_answer_is_none(self) -> None:
         """Seed 711 with redis."""
         self._look(1.3)
@@ -657,10 +698,12 @@ class WithdrawalLinesTest(unittest.TestCase):
             "after 19.20 s, candidates: claims unavailable; hosts: host1, host2; refused: none. "
             "record /venv/decision_log.py:174\n"
         )
-        others = [answer.replace("selected", "no_valid_host"), f"{begin} Servers {_FIRST} are\n"]
         at = datetime.datetime.fromisoformat("2026-11-27 12:11:56.678").timestamp()
-        found = list(withdrawals.read([*others, answer]))
+        found = list(withdrawals.read([f"{begin} Servers {_FIRST} are\n", answer]))
         self.assertEqual([withdrawals.Answer(each, at) for each in (_FIRST, _SECOND)], found)
+        for outcome in ("no_valid_host", "error"):
+            found = list(withdrawals.read([answer.replace("selected", outcome)]))
+            self.assertEqual([withdrawals.Refusal(each, at) for each in (_FIRST, _SECOND)], found)
 
     def test_placement_s_word_is_read_of_what_it_deleted(self) -> None:
         line = (
@@ -1155,6 +1198,33 @@ class UnfreedTest(unittest.TestCase):
             source.write_text(ended.format(_SECOND, _SECOND) + "more\n")
             self.assertIn("resize_reverting", logs.proof(finding) or "")
             self.assertIsNone(logs.proof(audit.Finding(audit.ORPHAN, _SECOND, "")))
+
+    def test_a_resize_that_is_given_up_without_placement_holds_its_source(self) -> None:
+        """Seed 721 with redis."""
+        about = "[None {} user project - - default default]"
+        swapping = (
+            f"x 9122 INFO nova.compute.manager {about} [instance: {_SECOND}] Swapping old "
+            f"allocation on dict_keys(['{_THIRD}']) held by migration {_FIRST} for instance\n"
+        )
+        dropped = (
+            f"x 9122 ERROR oslo_utils.excutils {about} Original exception being dropped: "
+            "['Traceback (most recent call last):\\n', "
+            "'  File \"manager.py\", line 5836, in {}\\n', "
+            "'nova.exception.ConsumerAllocationRetrievalFailed: Failed to retrieve allocations "
+            f"for consumer {_SECOND}: refused\\n']\n"
+        )
+        one, revert = "req-ab5263e1", "_revert_allocation"
+        told = dropped.format(one, revert)
+        expected = {_FIRST: novas_own.Unfreed(_FIRST, _SECOND, told.strip())}
+        self.assertEqual(expected, novas_own.unfreed([swapping.format(one), told]))
+        for others in (
+            [told, swapping.format(one)],
+            [swapping.format("req-303f21be"), told],
+            [swapping.format(one), dropped.format(one, "_prep_resize")],
+            [swapping.format(one), told.replace(f"consumer {_SECOND}", f"consumer {_THIRD}")],
+            [swapping.format(one)],
+        ):
+            self.assertEqual({}, novas_own.unfreed(others))
 
     def test_a_build_that_was_given_up_without_placement_holds_its_room(self) -> None:
         own = "2026-11-27 05:55:13.839 16681"

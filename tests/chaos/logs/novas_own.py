@@ -21,7 +21,9 @@ migration holds is to be deleted: nova-compute says itself that it is leaked. Or
 for the move, and Placement does not answer the conductor that would give the server its allocation
 back. Or a client deletes a server while its resize is reverted: the source's nova-compute, which
 would give it its allocation back, ends at the server's state before it does
-(``_revert_instance_flavor_host_node``). Nobody ever comes back for what the migration holds.
+(``_revert_instance_flavor_host_node``). Or a nova-compute gives up a resize and is to give the
+allocation back, and Placement does not tell it what the server has. Nobody ever comes back for
+what the migration holds.
 
 Allocations of failed builds. A nova-compute gives up a build as Placement is away, and Placement
 does not answer its deletion of the allocation either. Its conductor has no other host for the
@@ -101,6 +103,14 @@ _NOT_REPLACED = re.compile(
 _NOT_REVERTED = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] Setting instance vm_state to ERROR: "
     r".*UnexpectedTaskStateError.*Expected: \{'task_state': \['resize_reverting'\]\}"
+)
+_GIVES_BACK = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Swapping old allocation on .* held by migration "
+    rf"(?P<migration>{_UUID}) for instance"
+)
+_NOT_GIVEN_BACK = re.compile(
+    r"Original exception being dropped: .*, in _revert_allocation\b.*"
+    rf"ConsumerAllocationRetrievalFailed: Failed to retrieve allocations for consumer ({_UUID})"
 )
 _MOVES = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] Updating resource usage from migration "
@@ -267,9 +277,10 @@ class Unfreed:
 
 def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
     """Return the allocations that a nova-compute's log proves to be left, by consumer."""
+    lines = list(lines)
     deleted: set[str] = set()
     not_built: set[str] = set()
-    found: dict[str, Unfreed] = {}
+    found = {each.consumer: each for each in _not_given_back(lines)}
     dying: Unfreed | None = None
     for line in lines:
         if dying is not None and _OF_A_TRACEBACK.match(line):
@@ -297,6 +308,24 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
         if failed and failed["server"] in deleted:
             dying = Unfreed(failed["migration"], failed["server"], line.strip())
     return found
+
+
+def _not_given_back(lines: Iterable[str]) -> Iterator[Unfreed]:
+    """Yield what a resize that was given up left with its migration."""
+    by_request: dict[str, Unfreed] = {}
+    for line in lines:
+        named = _REQUEST.search(line)
+        if named is None:
+            continue
+        gives_back = _GIVES_BACK.search(line)
+        if gives_back:
+            left = Unfreed(gives_back["migration"], gives_back["server"], "")
+            by_request[named["request"]] = left
+        untold = _NOT_GIVEN_BACK.search(line)
+        if untold and named["request"] in by_request:
+            left = by_request[named["request"]]
+            if untold[1] in (left.consumer, left.server):
+                yield attrs.evolve(left, line=line.strip())
 
 
 def unreverted(lines: Iterable[str]) -> dict[str, Unfreed]:

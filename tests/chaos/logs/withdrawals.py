@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What schedulers took back before they answered, and when they answered, by their own lines.
 
-And what Placement deleted, by its own.
+And of what they answered an error, and what Placement deleted, by its own lines.
 """
 
 import datetime
@@ -22,7 +22,7 @@ _WITHDRAWN = re.compile(
 )
 _ANSWERED = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
-    rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): selected after "
+    rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): (?P<outcome>\w+) after \d"
 )
 _DELETED = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
@@ -55,6 +55,17 @@ class Answer:
 
 
 @attrs.frozen
+class Refusal:
+    """A request for a server was answered with an error: nobody was told of a host.
+
+    :param at: seconds since the epoch
+    """
+
+    server: str
+    at: float
+
+
+@attrs.frozen
 class Deletion:
     """Placement deleted all that a consumer had, and answered.
 
@@ -65,7 +76,7 @@ class Deletion:
     at: float
 
 
-Told = Withdrawal | Answer | Deletion
+Told = Withdrawal | Answer | Refusal | Deletion
 
 
 def read(lines: Iterable[str]) -> Iterator[Told]:
@@ -81,7 +92,8 @@ def read(lines: Iterable[str]) -> Iterator[Told]:
         answered = _ANSWERED.match(line)
         if answered is not None:
             at = _seconds(answered["at"])
-            yield from (Answer(server, at) for server in answered["servers"].split(", "))
+            kind = Answer if answered["outcome"] == "selected" else Refusal
+            yield from (kind(server, at) for server in answered["servers"].split(", "))
 
 
 def _seconds(text: str) -> float:
