@@ -1129,9 +1129,23 @@ class UndoneTest(unittest.TestCase):
         told = f"Deleted allocations for instance {server}"
         return [f"2026-11-24 11:09:58.319 671 INFO {about} {told}\n"]
 
+    def spawned(self, server: str = _FIRST) -> str:
+        about = "nova.compute.manager [None req-353f70ae u p - - d d]"
+        told = "Took 0.00 seconds to spawn the instance on the hypervisor."
+        return f"2026-11-24 11:09:50.319 671 INFO {about} [instance: {server}] {told}\n"
+
     def test_a_server_whose_allocation_a_nova_compute_deleted_is_told(self) -> None:
         found = novas_own.undone(["something else\n", *self.log()])
-        self.assertEqual({_FIRST: novas_own.Undone(_FIRST, self.log()[0].strip())}, found)
+        self.assertEqual({_FIRST: novas_own.Undone(_FIRST, self.log()[0].strip(), False)}, found)
+
+    def test_what_another_may_have_built_since_excuses_no_server_without_an_allocation(
+        self,
+    ) -> None:
+        """A nova-compute gave it up before there was a guest, and its conductor sent it on."""
+        record = ledger.Record(audit.UNALLOCATED, _FIRST, "a", 1.0, 2.0)
+        for lines in (self.log(), [self.spawned(_SECOND), *self.log()]):
+            left, _ = rounds.by_nova([record], novas_own.undone(lines), {}, {})
+            self.assertEqual([record], left)
 
     def test_a_build_that_a_nova_compute_gave_up_is_told(self) -> None:
         about = "2026-11-24 15:07:59.287 20918 ERROR nova.compute.manager [None req-a85204f1 u p]"
@@ -1166,7 +1180,7 @@ class UndoneTest(unittest.TestCase):
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:
             return ledger.Record(kind, subject, told, 1.0, 2.0, excess=excess)
 
-        undone = novas_own.undone(self.log())
+        undone = novas_own.undone([self.spawned(), *self.log()])
         there = f"{_FIRST} (a active, None); {_SECOND} (b active, None)"
         excused = [record(audit.UNALLOCATED, _FIRST), record(audit.CROWDED, "host5", 1, there)]
         left = [
@@ -1354,6 +1368,9 @@ class UnfreedTest(unittest.TestCase):
         found = novas_own.unfreed([gave_up, silent.format(_FIRST), silent.format(_SECOND)])
         self.assertEqual({_FIRST}, set(found))
         self.assertEqual({}, novas_own.unfreed([silent.format(_FIRST), gave_up]))
+        # It deleted it in the end, and the server was built elsewhere.
+        freed = f"{own} INFO x {about} Deleted allocations for instance {_FIRST}\n"
+        self.assertEqual({}, novas_own.unfreed([gave_up, silent.format(_FIRST), freed]))
         elsewhere = [
             ledger.Record(audit.MISPLACED, server, "is active on host6, allocated on two", 1.0, 2.0)
             for server in (_FIRST, _SECOND)
