@@ -1147,6 +1147,19 @@ class UndoneTest(unittest.TestCase):
             left, _ = rounds.by_nova([record], novas_own.undone(lines), {}, {})
             self.assertEqual([record], left)
 
+    def test_the_end_of_a_server_excuses_nothing_of_its_life(self) -> None:
+        """Each server is deleted when its round is over, and stood without an allocation."""
+        about = "nova.compute.manager [None req-353f70ae u p - - d d]"
+        ends = f"2026-11-24 11:09:57.1 671 INFO {about} [instance: {_FIRST}] Terminating instance\n"
+        undone = novas_own.undone([self.spawned(), ends, *self.log()])
+        records = [
+            ledger.Record(audit.UNALLOCATED, _FIRST, "a", 1.0, 2.0),
+            ledger.Record(audit.CROWDED, "host5", f"{_FIRST} (a active, None)", 1.0, 2.0, 1, 1),
+        ]
+        self.assertEqual((records, {}), rounds.by_nova(records, undone, {}, {}))
+        # What a nova-compute deleted before, it did by itself.
+        self.assertEqual({_FIRST}, set(novas_own.undone([self.spawned(), *self.log(), ends])))
+
     def test_a_build_that_a_nova_compute_gave_up_is_told(self) -> None:
         about = "2026-11-24 15:07:59.287 20918 ERROR nova.compute.manager [None req-a85204f1 u p]"
         lines = [

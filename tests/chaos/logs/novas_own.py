@@ -383,14 +383,21 @@ class Undone:
 
 
 def undone(lines: Iterable[str]) -> dict[str, Undone]:
-    """Return the servers without theirs by a nova-compute's log, by server."""
+    """Return the servers without theirs by a nova-compute's log, by server.
+
+    A deletion that somebody asked for takes it as well, and says the same: it proves nothing.
+    """
     spawned: set[str] = set()
+    leaving: set[str] = set()
     found: dict[str, Undone] = {}
     for line in lines:
         guest, deleted = _SPAWNED.search(line), _UNALLOCATED.search(line)
         if guest:
             spawned.add(guest["server"])
-        if deleted:
+        ended = _TERMINATED.search(line)
+        if ended:
+            leaving.add(ended["server"])
+        if deleted and deleted["server"] not in leaving:
             server = deleted["server"]
             found[server] = Undone(server, line.strip(), server in spawned)
     return found
