@@ -346,6 +346,7 @@ def by_nova(
     """
     left: list[ledger.Record] = []
     novas: dict[str, str] = {}
+    undone = {server: each for server, each in undone.items() if each.stands}
     for record in records:
         if record.kind == audit.UNALLOCATED and record.subject in undone:
             novas[record.subject] = undone[record.subject].line

@@ -22,11 +22,12 @@ _WITHDRAWN = re.compile(
 )
 _ANSWERED = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
-    rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): (?P<outcome>\w+) after \d"
+    rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): (?P<outcome>\w+) "
+    r"after (?P<seconds>\d+\.\d+) s(?:, .*?; hosts: (?P<hosts>[^;]*);)?"
 )
 _DELETED = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
-    rf'"DELETE /allocations/(?P<consumer>{_UUID})" status: 204 '
+    rf'"(?P<how>DELETE|PUT) /allocations/(?P<consumer>{_UUID})" status: 204 '
 )
 
 
@@ -48,10 +49,12 @@ class Answer:
     """A request for a server was answered with a host.
 
     :param at: seconds since the epoch
+    :param host: empty if it is not told
     """
 
     server: str
     at: float
+    host: str
 
 
 @attrs.frozen
@@ -59,10 +62,16 @@ class Refusal:
     """A request for a server was answered with an error: nobody was told of a host.
 
     :param at: seconds since the epoch
+    :param took_seconds: what it wrote, it wrote within them
     """
 
     server: str
     at: float
+    took_seconds: float
+
+    @property
+    def began_at(self) -> float:
+        return self.at - self.took_seconds
 
 
 @attrs.frozen
@@ -76,7 +85,18 @@ class Deletion:
     at: float
 
 
-Told = Withdrawal | Answer | Refusal | Deletion
+@attrs.frozen
+class Rewriting:
+    """Placement wrote all that a consumer has anew, or took it, and answered.
+
+    :param at: see :class:`Deletion`
+    """
+
+    consumer: str
+    at: float
+
+
+Told = Withdrawal | Answer | Refusal | Deletion | Rewriting
 
 
 def read(lines: Iterable[str]) -> Iterator[Told]:
@@ -84,16 +104,26 @@ def read(lines: Iterable[str]) -> Iterator[Told]:
     for line in lines:
         deleted = _DELETED.match(line)
         if deleted is not None:
-            yield Deletion(deleted["consumer"], _seconds(deleted["at"]))
+            changed = Deletion if deleted["how"] == "DELETE" else Rewriting
+            yield changed(deleted["consumer"], _seconds(deleted["at"]))
             continue
         found = _WITHDRAWN.match(line.rstrip("\n"))
         if found is not None:
             yield Withdrawal(found["server"], found["provider"], _seconds(found["at"]))
         answered = _ANSWERED.match(line)
         if answered is not None:
-            at = _seconds(answered["at"])
-            kind = Answer if answered["outcome"] == "selected" else Refusal
-            yield from (kind(server, at) for server in answered["servers"].split(", "))
+            yield from _answers(answered)
+
+
+def _answers(told: re.Match[str]) -> Iterator[Answer | Refusal]:
+    at, servers = _seconds(told["at"]), told["servers"].split(", ")
+    if told["outcome"] != "selected":
+        yield from (Refusal(server, at, float(told["seconds"])) for server in servers)
+        return
+    hosts = (told["hosts"] or "").split(", ")
+    if len(hosts) != len(servers):
+        hosts = [""] * len(servers)
+    yield from (Answer(server, at, host) for server, host in zip(servers, hosts, strict=True))
 
 
 def _seconds(text: str) -> float:
