@@ -107,8 +107,8 @@ class Holding:
     def _was_refused(self, told: "_ToldOfOne") -> bool:
         """Say whether its writer answered an error while it stood, and nobody a host.
 
-        Who began later did not write it. A conductor that was answered with a host goes on to
-        an alternate without a word.
+        Who began later did not write it. A conductor that was answered with a host for a move
+        goes on to an alternate without a word.
         """
         refused = any(
             self.unseen_at <= each.at <= self._until and each.began_at <= self.first_at
@@ -121,7 +121,7 @@ class Holding:
     def was_answered_behind(self, moment: float, answers: Collection[withdrawals.Answer]) -> bool:
         """Say whether its writer answered with it, and not before a moment.
 
-        A conductor that sends its server to an alternate says nothing of that: what is
+        A conductor that moves its server to an alternate says nothing of that: what is
         answered behind that, or behind its end, is another request, of a move of the server.
 
         :param answers: when its server's requests were answered

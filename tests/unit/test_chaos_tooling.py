@@ -815,6 +815,17 @@ class WithdrawalLinesTest(unittest.TestCase):
             self.assertEqual(told, found)
             self.assertEqual(at - 19.2, found[0].began_at)
 
+    def test_a_conductor_s_word_is_read_of_where_it_sends_a_server(self) -> None:
+        line = (
+            "2026-11-28 10:49:08.993 9057 DEBUG nova.conductor.manager [None req-0bf58116 d d] "
+            f"[instance: {_FIRST}] Selected host: host1; Selected node: node1; Alternates: "
+            "[('host2', 'node2')] schedule_and_build_instances /venv/nova/conductor/manager.py:1790\n"
+        )
+        others = [line.replace("; Selected node: node1", ""), line.replace("Selected host", "Host")]
+        at = datetime.datetime.fromisoformat("2026-11-28 10:49:08.993").timestamp()
+        found = list(withdrawals.read([*others, line]))
+        self.assertEqual([withdrawals.Answer(_FIRST, at, "node1")], found)
+
     def test_placement_s_word_is_read_of_what_it_deleted(self) -> None:
         line = (
             "2026-11-28 10:49:08.993 10398 INFO placement.requestlog [req-7331d90e req-0e4a] "
@@ -1220,7 +1231,9 @@ class UndoneTest(unittest.TestCase):
             ledger.Record(audit.GROUP, "g", together, 1.0, 2.0),
         ]
         left, novas = rounds.by_nova(records, {}, {}, untold)
-        self.assertEqual((records[1:], {"g": line}), (left, novas))
+        self.assertEqual((records[1:], ["g"]), (left, list(novas)))
+        self.assertTrue(novas["g"].endswith(line), novas)
+        self.assertIn(together, novas["g"])
 
     def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
         cloud = Cloud()

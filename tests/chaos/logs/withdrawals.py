@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What schedulers took back before they answered, and when they answered, by their own lines.
 
-And of what they answered an error, and what Placement deleted, by its own lines.
+And of what they answered an error, where conductors sent new servers, and what Placement deleted,
+by their own lines.
 """
 
 import datetime
@@ -25,6 +26,11 @@ _ANSWERED = re.compile(
     rf"\bServers (?P<servers>{_UUID}(?:, {_UUID})*): (?P<outcome>\w+) "
     r"after (?P<seconds>\d+\.\d+) s(?:, .*?; hosts: (?P<hosts>[^;]*);)?"
 )
+# A conductor's word for each host that it sends a new server to, alternates among them.
+_SENT = re.compile(
+    r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
+    rf"\[instance: (?P<server>{_UUID})\] Selected host: \S+; Selected node: (?P<node>\S+); "
+)
 _DELETED = re.compile(
     r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*"
     rf'"(?P<how>DELETE|PUT) /allocations/(?P<consumer>{_UUID})" status: 204 '
@@ -46,7 +52,7 @@ class Withdrawal:
 
 @attrs.frozen
 class Answer:
-    """A request for a server was answered with a host.
+    """A request for a server was answered with a host, or a conductor sent it there.
 
     :param at: seconds since the epoch
     :param host: empty if it is not told
@@ -100,7 +106,7 @@ Told = Withdrawal | Answer | Refusal | Deletion | Rewriting
 
 
 def read(lines: Iterable[str]) -> Iterator[Told]:
-    """Yield what a scheduler's log, or Placement's, tells."""
+    """Yield what a scheduler's or conductor's log, or Placement's, tells."""
     for line in lines:
         deleted = _DELETED.match(line)
         if deleted is not None:
@@ -113,6 +119,9 @@ def read(lines: Iterable[str]) -> Iterator[Told]:
         answered = _ANSWERED.match(line)
         if answered is not None:
             yield from _answers(answered)
+        sent = _SENT.match(line)
+        if sent is not None:
+            yield Answer(sent["server"], _seconds(sent["at"]), sent["node"])
 
 
 def _answers(told: re.Match[str]) -> Iterator[Answer | Refusal]:
