@@ -29,6 +29,9 @@ _NOT_BUILT = (None, "building", "shelved_offloaded")
 _MAY_MOVE = (None, "resized")
 
 
+#: In the place of a version: all that is known to whoever settles.
+ALL_KNOWN = sys.maxsize
+
 #: Says by a snapshot whether anybody judges claims by a mirror of allocations.
 IsJudged = Callable[[snapshot_module.Snapshot], bool]
 
@@ -302,7 +305,8 @@ class SettlementVerdict:
     :param expired: consumers, or places in a group
     :param settled: confirmed entries that records show, by entry what tells one
         taking of it from another
-    :param shown_at: version that a view must have come to, to see what was settled
+    :param shown_at: version that a view must have come to, to see what was settled;
+        :data:`ALL_KNOWN` for all that this process knows
     :param unshown: likewise confirmed entries that no record shows
     """
 
@@ -367,6 +371,10 @@ class ClaimLedger(abc.ABC):
     def consumer(self, entry: Any) -> str:
         """Return whose an entry is."""
 
+    def shown_at(self, key: str, evidence: SettlementEvidence) -> int:
+        """Return the version by which a view knows what counts in the place of a record's."""
+        return 0
+
     @abc.abstractmethod
     def judge(
         self,
@@ -410,6 +418,9 @@ class HostClaimLedger(ClaimLedger):
     def consumer(self, entry: str) -> str:
         return entry
 
+    def shown_at(self, key: str, evidence: SettlementEvidence) -> int:
+        return evidence.shown_at(key)
+
     def judge(
         self,
         key: str,
@@ -420,7 +431,7 @@ class HostClaimLedger(ClaimLedger):
     ) -> SettlementVerdict:
         record = self._record(key, state, version)
         # Where nobody judges them a view may be asked for all that was known here.
-        shown_at = evidence.shown_at(key) if evidence.is_judged else sys.maxsize
+        shown_at = evidence.shown_at(key) if evidence.is_judged else ALL_KNOWN
         confirmed = claim_rules.confirmed(record, record.claims)
         settled = {
             consumer: record.claims[consumer].claim_id

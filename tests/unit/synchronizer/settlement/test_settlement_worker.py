@@ -86,6 +86,22 @@ class HostsTest(SettlingCase):
             world.ledger.claim(claim, lambda record: True, world.cursor), model.Granted
         )
 
+    def test_views_are_refused_that_lack_what_the_feed_brought_behind_the_cursor(self):
+        world = self.world
+        world.place("x")
+        world.instance("x")
+        world.node(1)
+        older = world.cursor
+        world.mirror()
+        # The feed is applied already, and its cursor not moved yet.
+        world.cursor = older
+        while world.settler.turn():
+            pass
+        self.assertEqual(set(), world.left())
+        late = model.Claim("late", "n1", {"VCPU": 1})
+        answer = world.ledger.claim(late, lambda record: True, older)
+        self.assertEqual(model.RefusalReason.STALE_VIEW, answer.reason)
+
     def test_an_allocation_smaller_than_the_claim_settles_nothing(self):
         world = self.world
         world.place("x", VCPU=2)
