@@ -122,11 +122,12 @@ class SettlementEvidence:
         :param allocations: the consumer's, asked of their authority after the
             claim was read
         """
-        if host not in self._nodes:
-            # Nobody chooses it. Should it come back, its first report counts who is there.
-            return False
         allocated = allocations.get(host, {})
         since = held.confirmed_by or 0
+        if host not in self._nodes:
+            # Early in an epoch it may be published yet, and counts nobody then who is still to
+            # be built. Removed for good nobody chooses it.
+            return bool(allocated) and not self._stays_elsewhere(host, consumer, since)
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
             # Of a move on its own host that is over; or left behind, as by an evacuation.
             is_over = claim_facts.stays(held.node) and not self._is_on_its_way(consumer, since)

@@ -288,13 +288,27 @@ class HostsTest(SettlingCase):
         world.settle(6.0)
         self.assertEqual(["x"], world.asked)
 
-    def test_a_claim_on_a_node_that_is_gone_is_dropped(self):
+    def test_a_claim_on_a_node_that_is_gone_is_dropped_with_its_allocation(self):
         world = self.world
         world.place("x")
         world.mirror()
         world.put(known_namespaces.COMPUTE_NODES, "n1", None)
         world.settle()
+        world.settle(20.0)
+        # As early in an epoch: it may be published yet, and does not count who is still to be
+        # built.
         self.assertEqual({"x"}, world.left())
+        world.allocations.clear()
+        world.settle(40.0)
+        self.assertEqual(set(), world.left())
+
+    def test_a_claim_on_a_node_that_is_gone_is_dropped_once_its_server_is_elsewhere(self):
+        world = self.world
+        world.place("x")
+        world.put(known_namespaces.COMPUTE_NODES, "n1", None)
+        world.node(uuid="n2", host="h2")
+        world.instance("x", "h2", "node-n2")
+        world.settle()
         world.settle(20.0)
         self.assertEqual(set(), world.left())
 
