@@ -143,7 +143,10 @@ class SettlementEvidence:
                     and (is_over or self._is_taken_up(host, consumer, held))
                 )
             )
-        if self._moves_to(host, consumer) and not self._rests(consumer, since):
+        if not self._rests(consumer, since) and (
+            self._moves_to(host, consumer)
+            or (not allocated and self._is_given_unseen(host, consumer, held))
+        ):
             return True
         if claim_facts.stays(held.node):
             return False  # it was there before the claim, and has not got what it claimed
@@ -164,15 +167,34 @@ class SettlementEvidence:
             self._shown.counted(host, consumer, held.node)
             in (reported_usage.Counted.LIKELY, reported_usage.Counted.WHOLE)
             and self.is_new(host, consumer, held.confirmed_by or 0)
-            and any(
-                record.state["row"].get("vm_state") not in _NOT_BUILT
-                for record in (
-                    self._instances.get(key)
-                    for key in self._keys(consumer)
-                    if self._stands(key, host)
-                )
-                if record is not None
+            and self._is_built(host, consumer)
+        )
+
+    def _is_built(self, host: str, consumer: str) -> bool:
+        """Say whether a server is on a host, and a compute service holds all of its room."""
+        return any(
+            record.state["row"].get("vm_state") not in _NOT_BUILT
+            for record in (
+                self._instances.get(key) for key in self._keys(consumer) if self._stands(key, host)
             )
+            if record is not None
+        )
+
+    def _is_given_unseen(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a server's room may be its migration's, and the mirror counts neither's.
+
+        Nova gives it to the migration as a move begins, and may be shown later than that: on
+        whose host it is then, built, or whose migrations begin there.
+        """
+        moves = list(self._migrations.lookup("instance", consumer))
+        place = self._nodes.indexed(host, "host")
+        if not self._is_built(host, consumer) and not any(
+            self._migrations.indexed(key, "source") == place for key in moves
+        ):
+            return False
+        return not any(
+            self.is_allocated(host, name, held)
+            for name in (consumer, *(key.partition("@")[0] for key in moves))
         )
 
     def _keys(self, consumer: str) -> Iterator[str]:
