@@ -318,6 +318,25 @@ class ProofTest(testtools.TestCase):
         del cloud.allocations["m-x", "n1"]
         cloud.check_quiet()
 
+    def test_a_server_resized_on_its_host_counts_twice_until_the_mirror_shows_its_new_size(self):
+        cloud = self.cloud
+        cloud.claim_on("n1", vcpus=4)
+        cloud.mirror()
+        cloud.arrive("n1", vm_state="active", vcpus=4)
+        cloud.settle(60.0)
+        cloud.give_to_migration()
+        cloud.check()
+        cloud.claim_on("n1", share=STAYS, vcpus=2)
+        cloud.check()
+        cloud.migration("x", source="h1")
+        cloud.report()
+        cloud.check()
+        self.assertEqual({"x"}, cloud.left())
+        cloud.mirror()
+        cloud.settle(5.0)
+        cloud.check()
+        self.assertEqual(set(), cloud.left())
+
     def test_an_authority_that_does_not_answer_ends_nothing_of_a_mover(self):
         cloud = self.cloud
         cloud.claim_on("n1")
