@@ -97,17 +97,18 @@ def beyond(claimed: Resources, node: model.NodeShare, reported: Resources) -> di
     """Return what a claim holds beyond what its consumer is reported with, by class.
 
     Of a server that is on the node already, whose old allocation goes to its
-    migration, a smaller amount reported is the old one until the mirror followed:
+    migration, another amount reported is the old one until the mirror followed:
     old and new are both used then.
     """
     if not reported:
         return dict(claimed)
-    more = {
+    if stays(node):
+        return dict(claimed) if reported != claimed else {}
+    return {
         name: amount - reported.get(name, 0)
         for name, amount in claimed.items()
         if amount > reported.get(name, 0)
     }
-    return dict(claimed) if more and stays(node) else more
 
 
 def share_of(request: requests.Request, *, stays: bool = False) -> model.NodeShare:

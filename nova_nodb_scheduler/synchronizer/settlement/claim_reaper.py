@@ -341,18 +341,26 @@ class ClaimReaper:
     ) -> _Change | None:
         key = read.key
         ledger = settlement_rules.LEDGERS[key.namespace]
+        answered = answers.keys() & verdict.unshown.keys()
+        # After the answers: what the store shows by now was true then, or later.
+        latest = self._latest_evidence() if answered else None
         absent = {
             entry
-            for entry in answers.keys() & verdict.unshown.keys()
-            if self._is_absent(ledger, read, answers[entry])
+            for entry in answered
+            if latest is not None and _is_absent(ledger, read, answers[entry], latest)
         }
         if not verdict.ended and not absent:
             return None
-        # What nothing stands behind may be shown by records older than its confirm.
-        shown_at = max(verdict.shown_at, cursor.version if absent else 0)
         settled = None
         if verdict.settled or absent:
-            settled = records.Cursor(cursor.epoch, min(shown_at, cursor.version))
+            # What a record shows the cursor may not have come to: the feed is applied first.
+            shown_at = verdict.shown_at
+            if shown_at == settlement_rules.ALL_KNOWN:
+                shown_at = cursor.version
+            if absent and latest is not None:
+                # What nothing stands behind may be shown by records older than its confirm.
+                shown_at = max(shown_at, cursor.version, ledger.shown_at(key.key, latest))
+            settled = records.Cursor(cursor.epoch, shown_at)
         ended = verdict.ended | absent
         left = ledger.without(key.key, read.state, read.version, ended, settled, verdict.expired)
         for entry in absent:
@@ -364,28 +372,30 @@ class ClaimReaper:
         write = records.Write(key, read.revision, payload)
         return _Change(write, len(verdict.settled), len(verdict.expired), len(absent))
 
-    def _is_absent(
-        self,
-        ledger: settlement_rules.ClaimLedger,
-        read: _Read,
-        answer: AllocationAnswer,
-    ) -> bool:
-        """Say whether nothing stands behind a confirmed claim that was asked for."""
-        query, allocations = answer.query, answer.allocations
-        key, entry = read.key.key, query.entry
-        held = ledger.entries(key, read.state, read.version)[entry]
-        if allocations is None or held != query.held:
-            # Taken once more since: what it has now may be newer than the answer.
-            return False
-        # After the answer: what the store shows by now was true then, or later.
+    def _latest_evidence(self) -> settlement_rules.SettlementEvidence | None:
+        """Return what the store shows by now; None where that is not proved."""
         snapshot = self._store.snapshot()
         evidence = settlement_rules.SettlementEvidence(
             snapshot, is_judged=self._is_judged(snapshot)
         )
-        if self._cursor() is None:
-            # It may have been a store half built.
-            return False
-        return not ledger.is_needed(key, entry, held, evidence, allocations)
+        # Behind the snapshot: it may have been a store half built.
+        return None if self._cursor() is None else evidence
+
+
+def _is_absent(
+    ledger: settlement_rules.ClaimLedger,
+    read: _Read,
+    answer: AllocationAnswer,
+    evidence: settlement_rules.SettlementEvidence,
+) -> bool:
+    """Say whether nothing stands behind a confirmed claim that was asked for."""
+    query, allocations = answer.query, answer.allocations
+    key, entry = read.key.key, query.entry
+    held = ledger.entries(key, read.state, read.version)[entry]
+    if allocations is None or held != query.held:
+        # Taken once more since: what it has now may be newer than the answer.
+        return False
+    return not ledger.is_needed(key, entry, held, evidence, allocations)
 
 
 def _read(key: records.RecordKey, record: records.Record | None) -> _Read | None:

@@ -29,6 +29,9 @@ _NOT_BUILT = (None, "building", "shelved_offloaded")
 _MAY_MOVE = (None, "resized")
 
 
+#: In the place of a version: all that is known to whoever settles.
+ALL_KNOWN = sys.maxsize
+
 #: Says by a snapshot whether anybody judges claims by a mirror of allocations.
 IsJudged = Callable[[snapshot_module.Snapshot], bool]
 
@@ -119,11 +122,12 @@ class SettlementEvidence:
         :param allocations: the consumer's, asked of their authority after the
             claim was read
         """
-        if host not in self._nodes:
-            # Nobody chooses it. Should it come back, its first report counts who is there.
-            return False
         allocated = allocations.get(host, {})
         since = held.confirmed_by or 0
+        if host not in self._nodes:
+            # Early in an epoch it may be published yet, and counts nobody then who is still to
+            # be built. Removed for good nobody chooses it.
+            return bool(allocated) and not self._stays_elsewhere(host, consumer, since)
         if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
             # Of a move on its own host that is over; or left behind, as by an evacuation.
             is_over = claim_facts.stays(held.node) and not self._is_on_its_way(consumer, since)
@@ -139,7 +143,10 @@ class SettlementEvidence:
                     and (is_over or self._is_taken_up(host, consumer, held))
                 )
             )
-        if self._moves_to(host, consumer) and not self._rests(consumer, since):
+        if not self._rests(consumer, since) and (
+            self._moves_to(host, consumer)
+            or (not allocated and self._is_given_unseen(host, consumer, held))
+        ):
             return True
         if claim_facts.stays(held.node):
             return False  # it was there before the claim, and has not got what it claimed
@@ -160,15 +167,34 @@ class SettlementEvidence:
             self._shown.counted(host, consumer, held.node)
             in (reported_usage.Counted.LIKELY, reported_usage.Counted.WHOLE)
             and self.is_new(host, consumer, held.confirmed_by or 0)
-            and any(
-                record.state["row"].get("vm_state") not in _NOT_BUILT
-                for record in (
-                    self._instances.get(key)
-                    for key in self._keys(consumer)
-                    if self._stands(key, host)
-                )
-                if record is not None
+            and self._is_built(host, consumer)
+        )
+
+    def _is_built(self, host: str, consumer: str) -> bool:
+        """Say whether a server is on a host, and a compute service holds all of its room."""
+        return any(
+            record.state["row"].get("vm_state") not in _NOT_BUILT
+            for record in (
+                self._instances.get(key) for key in self._keys(consumer) if self._stands(key, host)
             )
+            if record is not None
+        )
+
+    def _is_given_unseen(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a server's room may be its migration's, and the mirror counts neither's.
+
+        Nova gives it to the migration as a move begins, and may be shown later than that: on
+        whose host it is then, built, or whose migrations begin there.
+        """
+        moves = list(self._migrations.lookup("instance", consumer))
+        place = self._nodes.indexed(host, "host")
+        if not self._is_built(host, consumer) and not any(
+            self._migrations.indexed(key, "source") == place for key in moves
+        ):
+            return False
+        return not any(
+            self.is_allocated(host, name, held)
+            for name in (consumer, *(key.partition("@")[0] for key in moves))
         )
 
     def _keys(self, consumer: str) -> Iterator[str]:
@@ -302,7 +328,8 @@ class SettlementVerdict:
     :param expired: consumers, or places in a group
     :param settled: confirmed entries that records show, by entry what tells one
         taking of it from another
-    :param shown_at: version that a view must have come to, to see what was settled
+    :param shown_at: version that a view must have come to, to see what was settled;
+        :data:`ALL_KNOWN` for all that this process knows
     :param unshown: likewise confirmed entries that no record shows
     """
 
@@ -367,6 +394,10 @@ class ClaimLedger(abc.ABC):
     def consumer(self, entry: Any) -> str:
         """Return whose an entry is."""
 
+    def shown_at(self, key: str, evidence: SettlementEvidence) -> int:
+        """Return the version by which a view knows what counts in the place of a record's."""
+        return 0
+
     @abc.abstractmethod
     def judge(
         self,
@@ -410,6 +441,9 @@ class HostClaimLedger(ClaimLedger):
     def consumer(self, entry: str) -> str:
         return entry
 
+    def shown_at(self, key: str, evidence: SettlementEvidence) -> int:
+        return evidence.shown_at(key)
+
     def judge(
         self,
         key: str,
@@ -420,7 +454,7 @@ class HostClaimLedger(ClaimLedger):
     ) -> SettlementVerdict:
         record = self._record(key, state, version)
         # Where nobody judges them a view may be asked for all that was known here.
-        shown_at = evidence.shown_at(key) if evidence.is_judged else sys.maxsize
+        shown_at = evidence.shown_at(key) if evidence.is_judged else ALL_KNOWN
         confirmed = claim_rules.confirmed(record, record.claims)
         settled = {
             consumer: record.claims[consumer].claim_id

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -292,7 +291,7 @@ class GracePeriods:
             verdict,
             settled=dict(served.union(left)),
             # That it left, a view knows that has come as far as the store.
-            shown_at=sys.maxsize if left else verdict.shown_at,
+            shown_at=settlement_rules.ALL_KNOWN if left else verdict.shown_at,
             unshown=dict(verdict.unshown.items() - left.keys()),
         )
 

@@ -282,6 +282,61 @@ class ProofTest(testtools.TestCase):
         self.assertEqual(0, cloud.proof.prove().version)
         self.assertEqual({"x"}, cloud.left("n2"))
 
+    def boot_unseen(self):
+        """Boot, and begin to move, before the mirror looked at anything."""
+        cloud = self.cloud
+        cloud.claim_on("n1")
+        cloud.arrive("n1", vm_state="active")
+        cloud.check()
+        cloud.give_to_migration()
+
+    def test_what_a_server_gave_to_its_migration_stays_claimed_until_the_mirror_counts_it(self):
+        cloud = self.cloud
+        self.boot_unseen()
+        cloud.proof.prove_of(["x"])
+        cloud.follow()
+        cloud.check()
+        self.assertEqual({"x"}, cloud.left())
+        cloud.mirror()
+        self.assertTrue(cloud.proof.prove_of(["x"]))
+        cloud.follow()
+        self.assertEqual(set(), cloud.left())
+        cloud.check()
+
+    def test_so_it_does_on_the_host_that_the_server_has_left(self):
+        cloud = self.cloud
+        self.boot_unseen()
+        cloud.claim_on("n2")
+        cloud.mirror("n2")
+        cloud.arrive("n2")
+        cloud.leave("n1")
+        for _ in range(3):
+            cloud.settle(30.0)
+            cloud.check()
+        self.assertEqual({"x"}, cloud.left())
+        cloud.migration("x", status=None)
+        del cloud.allocations["m-x", "n1"]
+        cloud.check_quiet()
+
+    def test_a_server_resized_on_its_host_counts_twice_until_the_mirror_shows_its_new_size(self):
+        cloud = self.cloud
+        cloud.claim_on("n1", vcpus=4)
+        cloud.mirror()
+        cloud.arrive("n1", vm_state="active", vcpus=4)
+        cloud.settle(60.0)
+        cloud.give_to_migration()
+        cloud.check()
+        cloud.claim_on("n1", share=STAYS, vcpus=2)
+        cloud.check()
+        cloud.migration("x", source="h1")
+        cloud.report()
+        cloud.check()
+        self.assertEqual({"x"}, cloud.left())
+        cloud.mirror()
+        cloud.settle(5.0)
+        cloud.check()
+        self.assertEqual(set(), cloud.left())
+
     def test_an_authority_that_does_not_answer_ends_nothing_of_a_mover(self):
         cloud = self.cloud
         cloud.claim_on("n1")

@@ -86,6 +86,22 @@ class HostsTest(SettlingCase):
             world.ledger.claim(claim, lambda record: True, world.cursor), model.Granted
         )
 
+    def test_views_are_refused_that_lack_what_the_feed_brought_behind_the_cursor(self):
+        world = self.world
+        world.place("x")
+        world.instance("x")
+        world.node(1)
+        older = world.cursor
+        world.mirror()
+        # The feed is applied already, and its cursor not moved yet.
+        world.cursor = older
+        while world.settler.turn():
+            pass
+        self.assertEqual(set(), world.left())
+        late = model.Claim("late", "n1", {"VCPU": 1})
+        answer = world.ledger.claim(late, lambda record: True, older)
+        self.assertEqual(model.RefusalReason.STALE_VIEW, answer.reason)
+
     def test_an_allocation_smaller_than_the_claim_settles_nothing(self):
         world = self.world
         world.place("x", VCPU=2)
@@ -272,13 +288,27 @@ class HostsTest(SettlingCase):
         world.settle(6.0)
         self.assertEqual(["x"], world.asked)
 
-    def test_a_claim_on_a_node_that_is_gone_is_dropped(self):
+    def test_a_claim_on_a_node_that_is_gone_is_dropped_with_its_allocation(self):
         world = self.world
         world.place("x")
         world.mirror()
         world.put(known_namespaces.COMPUTE_NODES, "n1", None)
         world.settle()
+        world.settle(20.0)
+        # As early in an epoch: it may be published yet, and does not count who is still to be
+        # built.
         self.assertEqual({"x"}, world.left())
+        world.allocations.clear()
+        world.settle(40.0)
+        self.assertEqual(set(), world.left())
+
+    def test_a_claim_on_a_node_that_is_gone_is_dropped_once_its_server_is_elsewhere(self):
+        world = self.world
+        world.place("x")
+        world.put(known_namespaces.COMPUTE_NODES, "n1", None)
+        world.node(uuid="n2", host="h2")
+        world.instance("x", "h2", "node-n2")
+        world.settle()
         world.settle(20.0)
         self.assertEqual(set(), world.left())
 
