@@ -332,16 +332,21 @@ class ClaimRecord:
         return attrs.evolve(self, lapsed={**self.lapsed, **kept}) if kept else self
 
     def given_up(self, ids: Mapping[str, str], writer: str) -> ClaimRecord:
-        """Return the record in which lapsed claims have another writer.
+        """Return the record in which lapsed and confirmed claims have another writer.
+
+        One whose lease runs keeps its own until that ends.
 
         :param ids: of the claims, by consumer: a later one keeps its own
         """
-        changed = {
-            name: attrs.evolve(held, writer=writer)
-            for name, held in self.lapsed.items()
-            if ids.get(name) == held.claim_id and held.writer != writer
+        confirmed = {
+            name: held for name, held in self.claims.items() if held.state is ClaimState.CONFIRMED
         }
-        return attrs.evolve(self, lapsed={**self.lapsed, **changed}) if changed else self
+        claims, lapsed = (_rewritten(each, ids, writer) for each in (confirmed, self.lapsed))
+        if not claims and not lapsed:
+            return self
+        return attrs.evolve(
+            self, claims={**self.claims, **claims}, lapsed={**self.lapsed, **lapsed}
+        )
 
     def without_lapsed(self, ids: Mapping[str, str]) -> ClaimRecord:
         """Return the record without what it remembers of some claims.
@@ -357,6 +362,17 @@ class ClaimRecord:
         if before is not None and before.epoch == cursor.epoch and before.version >= cursor.version:
             return self
         return attrs.evolve(self, settled=cursor)
+
+
+def _rewritten(
+    claims: Mapping[str, HeldClaim], ids: Mapping[str, str], writer: str
+) -> dict[str, HeldClaim]:
+    """Return those of some ids, with another writer; none that has it already."""
+    return {
+        name: attrs.evolve(held, writer=writer)
+        for name, held in claims.items()
+        if ids.get(name) == held.claim_id and held.writer != writer
+    }
 
 
 #: Lapsed claims that one record remembers; the oldest go. Each is some writer's death, or

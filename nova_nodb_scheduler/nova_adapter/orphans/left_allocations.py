@@ -187,9 +187,12 @@ class LeftAllocations:
         over: dict[str, dict[str, str]] = {}
         for each in left:
             read = held.get(each.host)
-            told = read.lapsed.get(each.consumer) if read is not None else None
-            if self._is_over(each) and told and told.writer == self._writer:
-                over.setdefault(each.host, {})[each.consumer] = told.claim_id
+            if read is None or not self._is_over(each):
+                continue
+            for told in _ended(read, each.consumer):
+                if told.writer == self._writer:
+                    # The other one, if there is one, in the next turn.
+                    over.setdefault(each.host, {})[each.consumer] = told.claim_id
         if over:
             lapsed_claims.give_up(self._synchronizer, self._cache, over, self._writer)
 
@@ -272,6 +275,17 @@ class LeftAllocations:
 def _is_told(left: LeftAllocation, held: Mapping[str, model.ClaimRecord]) -> bool:
     read = held.get(left.host)
     return read is not None and read.tells_of(left.consumer, left.resources)
+
+
+def _ended(read: model.ClaimRecord, consumer: str) -> list[model.HeldClaim]:
+    """Return a server's claims on a host that wait for no confirm any more.
+
+    A confirmed one, too: of several servers of a request those before the one in doubt have
+    such, which no lease ends.
+    """
+    lapsed, held = read.lapsed.get(consumer), read.claims.get(consumer)
+    is_confirmed = held is not None and held.state is model.ClaimState.CONFIRMED
+    return [each for each in (lapsed, held if is_confirmed else None) if each is not None]
 
 
 class LeftDuty(turn_duty.TurnDuty):

@@ -174,7 +174,7 @@ def give_up(
     a read and a write.
 
     :param cache: where who claims here finds what was written
-    :param ids_by_host: ids of its lapsed claims by consumer
+    :param ids_by_host: ids of its lapsed and confirmed claims by consumer
     :raises BackendUnavailable: nobody knows what was noted
     """
     name = f"{GIVEN_UP}:{writer}"

@@ -230,6 +230,21 @@ class TogetherTest(LeftCase):
     def test_without_placement_and_back_end_they_are_deleted_later(self):
         self.hub.faults.go_down()
         self.addCleanup(self.hub.faults.come_up)
+        servers = self.asked_where_placement_goes()
+        self.hub.faults.come_up()
+        self.settle()
+        for server in servers:
+            self.bury(server)
+        self.wait(lambda: not any(map(self.is_allocated, servers)))
+
+    def test_so_they_are_where_their_servers_are_deleted_at_once_and_their_writer_lives(self):
+        """Those of which their writer was sure are noted as confirmed."""
+        servers = self.asked_where_placement_goes()
+        states = [note.state for each in servers if (note := self.noted(each))]
+        self.assertEqual(2, states.count(model.ClaimState.CONFIRMED))
+        self.wait(lambda: not any(map(self.is_allocated, servers)))
+
+    def asked_where_placement_goes(self) -> list[str]:
         with contextlib.ExitStack() as silence:
 
             def away(_call: Callable[[], Any]) -> Any:
@@ -243,11 +258,7 @@ class TogetherTest(LeftCase):
 
             servers = self.asked_for_three(away)
         self.assertEqual(2, sum(map(self.is_allocated, servers)))
-        self.hub.faults.come_up()
-        self.settle()
-        for server in servers:
-            self.bury(server)
-        self.wait(lambda: not any(map(self.is_allocated, servers)))
+        return servers
 
 
 class LostClaimsTest(LeftCase):

@@ -12,6 +12,7 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.nova_adapter.orphans import left_allocations, orphan_verdicts
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 from nova_nodb_scheduler.wire import codec
 from tests.unit.nova_adapter.orphans import test_left_property
 
@@ -135,6 +136,25 @@ class TurnsTest(unittest.TestCase):
             self.lose("b", model.ClaimState.CONFIRMED)
             self.give_up(["c"], OTHER)
         self.assertEqual([("a", OTHER), ("c", OTHER)], list(self.left._left))
+
+    def claimed(self, writer: str) -> model.HeldClaim:
+        held = model.HeldClaim(RESOURCES, model.ClaimState.CONFIRMED, "i", writer)
+        self.world.write(model.ClaimRecord(OTHER, {"a": held}))
+        self.give_up(["a"], OTHER)
+        for seconds in (1.0, 61.0, 1.0):
+            self.world.now += seconds
+            self.left.turn()
+        return self.world.read()[OTHER].claims["a"]
+
+    def test_of_a_confirmed_claim_too_it_tells_that_the_request_is_over(self):
+        """Of several servers one stood, and could not be taken back behind another's failure."""
+        told = self.claimed("s1")
+        self.assertEqual(f"{lapsed_claims.GIVEN_UP}:s1", told.writer)
+        self.assertIs(model.ClaimState.CONFIRMED, told.state)
+        self.assertTrue(lapsed_claims.writer_is_gone(told, {"s1"}, {}))
+
+    def test_whose_request_it_is_that_another_claimed_for_the_other_one_knows(self):
+        self.assertEqual("s3", self.claimed("s3").writer)
 
     def noted_ids(self, host: str) -> dict[str, str]:
         lapsed = self.world.read()[host].lapsed

@@ -145,6 +145,12 @@ class WritersTest(testtools.TestCase):
         self.assertIs(after, after.given_up({"b": "id-b"}, "new"))
         self.assertIs(record, record.given_up({"a": "id-a"}, "new"))
 
+    def test_a_confirmed_claim_is_given_up_and_stands(self):
+        record = model.ClaimRecord(HOST, {"a": held("a", None), "b": held("b", None)})
+        after = record.given_up({"a": "id-a", "b": "id-of-a-later-one"}, "new")
+        self.assertEqual({"a": held("a", None, "new"), "b": record.claims["b"]}, after.claims)
+        self.assertIs(after, after.given_up({"a": "id-a"}, "new"))
+
     def test_nobody_is_gone_before_this_one_has_looked_for_a_while(self):
         self.assertFalse(self.writers.gone(held()))
         self.looked(0)
