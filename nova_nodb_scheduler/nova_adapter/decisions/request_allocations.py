@@ -165,7 +165,8 @@ class RequestAllocations:
         left += [
             each.consumer
             for each in wanted
-            if each.consumer in self._joined and not self._removed(each)
+            if each.consumer in self._joined
+            and not (self._writer.takes_back(deadline) and self._removed(each))
         ]
         for consumer in left:
             LOG.error(
@@ -201,7 +202,9 @@ class RequestAllocations:
         for each in wanted:
             if each.consumer in self._joined:
                 removed = functools.partial(self._removed, each)
-                if not self._writer.patiently(removed, deadline):
+                if not (
+                    self._writer.takes_back(deadline) and self._writer.patiently(removed, deadline)
+                ):
                     left.add(each.consumer)
         self._keep_left(wanted, left)
         for consumer in sorted(left):

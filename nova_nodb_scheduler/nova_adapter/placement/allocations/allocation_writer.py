@@ -154,6 +154,9 @@ def _still(servers: Iterable[placement_replies.NewServer]) -> Collection[str]:
 _PATIENCE = 3
 #: For other threads' calls, of a write that begins when its deadline has come.
 _LEAST_PATIENCE_SECONDS = 1.0
+#: Behind the deadline, 30 s by default. A conductor waits for an answer, 60 s by default; of one
+#: that waits no more the servers may have been placed anew, with the same on the same host.
+_TAKES_BACK_SECONDS = 15.0
 
 
 @attrs.define(eq=False)
@@ -522,6 +525,14 @@ class AllocationWriter:
                 return False
         return True
 
+    def takes_back(self, deadline: float) -> bool:
+        """Say whether what was written for a request is its own to remove still.
+
+        What others wrote for its servers since may be just the same: that is judged by the
+        rules for orphans.
+        """
+        return self._pauses.clock() < deadline + _TAKES_BACK_SECONDS
+
     def undo(
         self,
         servers: Sequence[placement_replies.NewServer],
@@ -540,6 +551,8 @@ class AllocationWriter:
         """
         reading = ReadBack(self._posting, self._pauses, deadline, request_id)
         consumers = frozenset(server.consumer for server in servers)
+        if not self.takes_back(deadline):
+            return consumers
         # Who slept beyond his time may have been given up: what his servers have by now another
         # wrote, and a consumer that was removed and made again counts from 1 as ever.
         unsure = unsure or reading.left_seconds() <= 0

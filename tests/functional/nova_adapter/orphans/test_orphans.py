@@ -338,6 +338,43 @@ class DeletedTest(OrphansCase):
 
     def test_a_frozen_scheduler_that_wakes_leaves_what_another_placed_meanwhile(self):
         """Its conductor gave it up, took its allocation back and asked another."""
+
+        def placed_elsewhere(consumer: str, host: str) -> str:
+            self.client.delete(f"/allocations/{consumer}")
+            other = "h2" if host == "h1" else "h1"
+            self.allocate(consumer, other, vcpus=2)
+            self.assertEqual(1, self.generation(consumer))
+            return other
+
+        consumer, other = self.woken_behind(placed_elsewhere)
+        held = self.ask("get", f"/allocations/{consumer}")["allocations"]
+        self.assertEqual({self.nodes[other].uuid}, set(held))
+        self.assertEqual(2, held[self.nodes[other].uuid]["resources"]["VCPU"])
+
+    def test_so_it_does_where_that_is_just_the_same_on_the_same_host(self):
+        """A server that waits for room is asked for anew, and finds what it is to get."""
+
+        def found(consumer: str, host: str) -> str:
+            return host
+
+        def removed_and_placed(consumer: str, host: str) -> str:
+            self.client.delete(f"/allocations/{consumer}")
+            self.allocate(consumer, host)
+            return host
+
+        for placed in (found, removed_and_placed):
+            with self.subTest(placed=placed.__name__):
+                consumer, host = self.woken_behind(placed)
+                held = self.ask("get", f"/allocations/{consumer}")["allocations"]
+                self.assertEqual({self.nodes[host].uuid}, set(held))
+                # Its own debt; the finder judges it, as what the dead leave.
+                self.assertTrue(len(self.runtime.decisions._upkeep.left))
+
+    def woken_behind(self, placed: Callable[[str, str], str]) -> tuple[str, str]:
+        """Have a scheduler sleep between its write and its confirm, and another place meanwhile.
+
+        :param placed: given the server and the host of the one that sleeps; returns its host
+        """
         parts = self.runtime.decisions.parts
         own, frozen, wakes = parts.ways.claimer.confirm, threading.Event(), threading.Event()
         writer, slept = self.runtime.decisions._writer, [0.0]
@@ -362,16 +399,11 @@ class DeletedTest(OrphansCase):
             self.assertTrue(frozen.wait(WAIT_SECONDS))
             host, consumer = self.end_lease()
             self.wait(lambda: consumer in self.record(self.nodes[host].uuid).lapsed)
-            self.client.delete(f"/allocations/{consumer}")
-            other = "h2" if host == "h1" else "h1"
-            self.allocate(consumer, other, vcpus=2)
-            self.assertEqual(1, self.generation(consumer))
+            host = placed(consumer, host)
             wakes.set()
-            with contextlib.suppress(exception.NoValidHost):
+            with contextlib.suppress(exception.NovaException):
                 selecting.result(WAIT_SECONDS)
-        held = self.ask("get", f"/allocations/{consumer}")["allocations"]
-        self.assertEqual({self.nodes[other].uuid}, set(held))
-        self.assertEqual(2, held[self.nodes[other].uuid]["resources"]["VCPU"])
+        return consumer, host
 
     def end_lease(self) -> tuple[str, str]:
         """End the lease of the one pending claim, as time does, and have a dead one own it."""
