@@ -128,7 +128,7 @@ class RequestAllocations:
             self._look_at_misjudged(wanted, found)
             for each in wanted:
                 if _stands(found[each.consumer]) and self._is_verified(each):
-                    found[each.consumer] = self._verified(each, found[each.consumer])
+                    found[each.consumer] = self._verified(each, deadline, found[each.consumer])
         except BaseException:
             # A green thread that is killed, too. Of what has no outcome nobody knows.
             standing = [each for each in wanted if _stands(found.get(each.consumer))]
@@ -323,7 +323,10 @@ class RequestAllocations:
         return verification.is_tight(wanted.resources, self._room_left(wanted.chosen))
 
     def _verified(
-        self, wanted: chosen_hosts.WantedClaim, outcome: placing.AllocationOutcome
+        self,
+        wanted: chosen_hosts.WantedClaim,
+        deadline: float,
+        outcome: placing.AllocationOutcome,
     ) -> placing.AllocationOutcome:
         """Look whether others, who know of no claims, raced for the room; then it goes back."""
         verifier = self._verifier
@@ -334,7 +337,9 @@ class RequestAllocations:
         )
         if verifier.stands(written):
             return outcome
-        withdrawn = verifier.withdraw(written)
+        withdrawn = verification.Withdrawal.UNKNOWN
+        if self._writer.takes_back(deadline):
+            withdrawn = verifier.withdraw(written)
         if withdrawn is verification.Withdrawal.NOT_OURS:
             return outcome
         if withdrawn is verification.Withdrawal.UNKNOWN:

@@ -154,8 +154,9 @@ def _still(servers: Iterable[placement_replies.NewServer]) -> Collection[str]:
 _PATIENCE = 3
 #: For other threads' calls, of a write that begins when its deadline has come.
 _LEAST_PATIENCE_SECONDS = 1.0
-#: Behind the deadline, 30 s by default. A conductor waits for an answer, 60 s by default; of one
-#: that waits no more the servers may have been placed anew, with the same on the same host.
+#: Behind the deadline, 30 s by default. A conductor waits for 60 s by default without a sign of
+#: life; where it waits no more the servers may have been placed anew, with the same on the same
+#: host.
 _TAKES_BACK_SECONDS = 15.0
 
 

@@ -54,6 +54,10 @@ _MOST_TRIES = 5
 #: Tries to withdraw then: it may be starting anew, which takes seconds.
 _MOST_WITHDRAWALS = 10
 
+#: Since its write began. A conductor waits for 60 s by default without a sign of life; where it
+#: waits no more the server may have been placed anew, with the same on the same host.
+_TAKES_BACK_SECONDS = 45.0
+
 #: Room for fewer further allocations like the own one is tight: two such writers
 #: may have raced for it.
 TIGHT_ALLOCATIONS = 4
@@ -71,7 +75,7 @@ def tell_nobody(consumer: str, host: str, resources: Mapping[str, int]) -> None:
     """Leave it to its claim, or its note, to tell whose it is."""
 
 
-@attrs.frozen
+@attrs.define
 class VerifiedAllocation:
     """An allocation that is written, or to be.
 
@@ -82,6 +86,8 @@ class VerifiedAllocation:
     :param repeats: it may be written again after it was withdrawn
     :param is_alone: claims of others are not known: a tight host is looked at twice
     :param request_id: for Placement's log
+    :ivar began_at: when its last write began, monotonic seconds; None where its writer
+        sees to it himself that nothing is withdrawn too late
     """
 
     consumer: str
@@ -90,6 +96,7 @@ class VerifiedAllocation:
     repeats: bool = True
     is_alone: bool = False
     request_id: str | None = None
+    began_at: float | None = attrs.field(default=None, init=False)
 
 
 @attrs.frozen
@@ -226,6 +233,7 @@ class AllocationVerifier:
         :raises AllocationUpdateFailed: Nova's own: whether it stands is not known
         """
         with self._turns.within(wanted.amounts.keys()):
+            wanted.began_at = self._clock()
             answer = allocate()
         if answer:
             return True
@@ -302,21 +310,13 @@ class AllocationVerifier:
         return False
 
     def withdraw(self, wanted: VerifiedAllocation) -> Withdrawal:
-        """Take the own allocation back, at its consumer's generation, and nothing else."""
-        done = Withdrawal.UNKNOWN
-        sent: list[bool] = []
-        for attempt in range(1, _MOST_WITHDRAWALS + 1):
-            if attempt > 1:
-                self._pause(0.1 * attempt)
-            try:
-                found = self._withdraw(wanted, sent)
-            except (keystone.ClientException, ValueError, LookupError, TypeError) as error:
-                LOG.debug("Placement did not take it back: %(error)s", {"error": error})
-                continue
-            if found is not None:
-                done = found
-                break
-        else:
+        """Take the own allocation back, at its consumer's generation, and nothing else.
+
+        Who slept meanwhile leaves it: what stands there may be another's, and just the
+        same. The rules for orphans judge it.
+        """
+        done = self._withdrawn_patiently(wanted)
+        if done is Withdrawal.UNKNOWN:
             LOG.error(
                 "The allocation of server %(server)s could not be removed; "
                 "'nova-manage placement audit' finds it.",
@@ -396,6 +396,25 @@ class AllocationVerifier:
         return body
 
     # -- withdrawing ----------------------------------------------------------------
+
+    def _withdrawn_patiently(self, wanted: VerifiedAllocation) -> Withdrawal:
+        sent: list[bool] = []
+        for attempt in range(1, _MOST_WITHDRAWALS + 1):
+            if attempt > 1:
+                self._pause(0.1 * attempt)
+            if (
+                wanted.began_at is not None
+                and self._clock() > wanted.began_at + _TAKES_BACK_SECONDS
+            ):
+                break
+            try:
+                found = self._withdraw(wanted, sent)
+            except (keystone.ClientException, ValueError, LookupError, TypeError) as error:
+                LOG.debug("Placement did not take it back: %(error)s", {"error": error})
+                continue
+            if found is not None:
+                return found
+        return Withdrawal.UNKNOWN
 
     def _withdraw(self, wanted: VerifiedAllocation, sent: list[bool]) -> Withdrawal | None:
         """Try once; None where it is to be tried again.

@@ -572,6 +572,24 @@ class VerifierTest(placement_cloud.PlacementCase):
         self.assertIs(verification.Withdrawal.NOT_OURS, self.verifier.withdraw(self.wanted()))
         self.assertEqual({self.node: {"VCPU": 2}}, self.held(self.consumer))
 
+    def test_who_slept_takes_nothing_back_though_it_is_just_what_he_wrote(self) -> None:
+        """Another scheduler, asked for the same server anew, found it and answered with it."""
+        now = [100.0]
+        verifier = verification.AllocationVerifier(
+            lambda: self.client, clock=lambda: now[0], sleep=lambda seconds: None
+        )
+        for slept, withdrawn in ((44.0, verification.Withdrawal.GONE), (46.0, None)):
+            wanted = self.wanted()
+            self.assertTrue(verifier.granted(wanted, self.put_own))
+            now[0] += slept
+            if withdrawn is not None:
+                self.assertIs(withdrawn, verifier.withdraw(wanted))
+                continue
+            with self.assertRaises(exception.AllocationUpdateFailed) as caught:
+                verifier.take_back(wanted)
+            self.assertTrue(verification.may_be_left(caught.exception))
+            self.assertEqual({self.node: {"VCPU": 1}}, self.held(self.consumer))
+
     def test_what_a_server_has_elsewhere_stays(self) -> None:
         source = self.provider(VCPU=1)
         both = {
