@@ -559,8 +559,14 @@ def _claiming_on_destination(function: Any) -> Any:
             repeats=kwargs.get("consumer_generation") is None,
         )
 
-        def allocate() -> bool:
-            function(context, client, instance, source, destination, **kwargs)
+        def allocate() -> bool | None:
+            heard = _HeardClient(client)
+            try:
+                function(context, heard, instance, source, destination, **kwargs)
+            except nova_exception.NoValidHost:
+                if heard.is_unanswered:
+                    return None
+                raise
             return True
 
         back = taking_back(context, client, instance.uuid, destination.uuid)
@@ -572,6 +578,26 @@ def _claiming_on_destination(function: Any) -> Any:
 
     claim_resources_on_destination._nodb = True  # type: ignore[attr-defined]
     return claim_resources_on_destination
+
+
+class _HeardClient:
+    """Nova's client for one claim, which Nova's own function takes for refused without an answer.
+
+    :ivar is_unanswered: whether the claim may be allocated all the same, or be allocated yet
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.is_unanswered = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def claim_resources(self, *args: Any, **kwargs: Any) -> bool | None:
+        """Claim as the client does; None where Placement did not answer."""
+        claimed: bool | None = self._client.claim_resources(*args, **kwargs)
+        self.is_unanswered = claimed is None
+        return claimed
 
 
 def _fitted_by(asked: requests.Request, allocation: Mapping[str, Any]) -> requests.Request:

@@ -77,7 +77,9 @@ def unreported_usage(
         more = held.resources
         if consumer in reported:
             shown = reported[consumer]
-            more = {} if shown == more else beyond(more, held.node, shown)
+            is_written = held.state is model.ClaimState.CONFIRMED or not stays(held.node)
+            if is_written:
+                more = {} if shown == more else beyond(more, held.node, shown)
         for name, amount in more.items():
             used[name] = used[name] + amount if name in used else amount
         share = uncounted(consumer, held)
@@ -97,13 +99,15 @@ def beyond(claimed: Resources, node: model.NodeShare, reported: Resources) -> di
     """Return what a claim holds beyond what its consumer is reported with, by class.
 
     Of a server that is on the node already, whose old allocation goes to its
-    migration, another amount reported is the old one until the mirror followed:
-    old and new are both used then.
+    migration, another amount reported, a smaller or a greater one, is the old one until
+    the mirror followed: old and new are both used then. An equal one is the new one once
+    that is written; whoever asks of a claim before that is not to ask this.
     """
     if not reported:
         return dict(claimed)
     if stays(node):
-        return dict(claimed) if reported != claimed else {}
+        is_old = any(amount != reported.get(name, 0) for name, amount in claimed.items())
+        return dict(claimed) if is_old else {}
     return {
         name: amount - reported.get(name, 0)
         for name, amount in claimed.items()

@@ -156,8 +156,10 @@ class _Fitting:
         if provider is None or provider.broken is not None:
             # Its capacity is Placement's alone to tell.
             return True
-        own = allocations.get(claim.consumer, {})
-        beyond = claim_facts.beyond(claim.resources, claim.node, own)
+        # What a server has that is resized on its host is its migration's beside the new.
+        own: Mapping[str, int] = {}
+        if not claim_facts.stays(claim.node):
+            own = allocations.get(claim.consumer, own)
         for name, amount in claim.resources.items():
             inventory = provider.inventories.get(name)
             if inventory is None:
@@ -165,8 +167,7 @@ class _Fitting:
             used = provider.used.get(name, 0) + unreported.used.get(name, 0)
             # As in Placement what asks for no more has to fit, too: what it is reported
             # with may have gone back, and its place to another.
-            more = beyond.get(name, amount - own.get(name, 0))
-            if used + more > inventory.capacity:
+            if used + amount - own.get(name, 0) > inventory.capacity:
                 return False
         return True
 

@@ -248,6 +248,26 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
             # The server goes to the next host all the same.
             self.assertTrue(self._go(consumer, self._node(f"next{verifies}")))
 
+    def test_so_does_that_of_a_server_that_is_forced_to_its_host(self) -> None:
+        for verifies in (False, True):
+            node, instance = self._node(f"h{3 + verifies}"), self._instance()
+            source = self.provider(VCPU=4)
+            self.put(placement_cloud.server(source, instance.uuid, VCPU=1))
+            if verifies:
+                outside_claims.install(self._verifying())
+            self.admin.faults["put"] = [placement_cloud.lost_before(keystone.ConnectFailure)]
+            self.assertRaises(
+                nova_exception.NoValidHost,
+                scheduler_utils.claim_resources_on_destination,
+                self.context,
+                self.admin,
+                instance,
+                objects.ComputeNode(uuid=source, host="source"),
+                objects.ComputeNode(uuid=node, host="h3"),
+            )
+            self.assertIs(model.ClaimState.PENDING, self._held(node)[instance.uuid].state)
+            self.assertFalse(self._go(str(uuid.uuid4()), node))
+
     def test_so_does_what_is_noted_where_no_claim_can_be_judged(self) -> None:
         batches = ledger_claimer.ClaimBatches(
             self.client, "noted", lambda: str(uuid.uuid4()), 60.0, lambda host: True

@@ -67,8 +67,28 @@ class FitsTest(testtools.TestCase):
         self.assertFalse(self.fits({"x": held(stays, VCPU=2)}, VCPU=2))
 
         self.allocate(**{"x": {"VCPU": 2}, "m-x": {"VCPU": 1}})
-        self.assertTrue(self.fits({"x": held(stays, VCPU=2)}, VCPU=1))
-        self.assertFalse(self.fits({"x": held(stays, VCPU=2)}, VCPU=2))
+        confirmed = held(stays, model.ClaimState.CONFIRMED, VCPU=2)
+        self.assertTrue(self.fits({"x": confirmed}, VCPU=1))
+        self.assertFalse(self.fits({"x": confirmed}, VCPU=2))
+
+    def test_so_does_one_that_shrinks_there_or_keeps_its_size(self):
+        for before, after in ((2, 1), (1, 1)):
+            stays = model.NodeShare(vcpus=after, memory_mb=512, io_operations=1)
+            pending = held(stays, VCPU=after)
+            confirmed = held(stays, model.ClaimState.CONFIRMED, VCPU=after)
+            left = 4 - before - after
+            # Its migration has the old one already, and the mirror is behind.
+            self.allocate(x={"VCPU": before})
+            self.assertTrue(self.fits({"x": pending}, VCPU=left), (before, after))
+            self.assertFalse(self.fits({"x": pending}, VCPU=left + 1), (before, after))
+            self.allocate(**{"x": {"VCPU": after}, "m-x": {"VCPU": before}})
+            self.assertTrue(self.fits({"x": confirmed}, VCPU=left), (before, after))
+            self.assertFalse(self.fits({"x": confirmed}, VCPU=left + 1), (before, after))
+
+            self.allocate(me={"VCPU": before}, other={"VCPU": 4 - before})
+            self.assertFalse(self.fits(node=stays, VCPU=after), (before, after))
+            self.allocate(me={"VCPU": before}, other={"VCPU": left})
+            self.assertTrue(self.fits(node=stays, VCPU=after), (before, after))
 
     def test_the_claimer_s_own_allocation_counts_once(self):
         self.allocate(me={"VCPU": 2}, other={"VCPU": 2})
