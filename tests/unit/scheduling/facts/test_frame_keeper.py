@@ -429,7 +429,9 @@ class FrameKeeperTest(testtools.TestCase):
         self.hosts.host()
         self.catch_up()
         self.hosts.put(NODES, "n1", None)
-        with mock.patch.object(self.hosts.store, "snapshot", side_effect=MemoryError):
+        with mock.patch.object(
+            self.hosts.store, "snapshot", autospec=True, side_effect=MemoryError
+        ):
             self.assertRaises(MemoryError, self.keeper.catch_up, 100.0)
         self.catch_up()
 

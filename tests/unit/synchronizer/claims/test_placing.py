@@ -180,7 +180,9 @@ class _OtherStates(Exception):
 
 class UnprovedTest(PlacingCase):
     def test_nothing_is_claimed_of_hosts_that_were_looked_at_on_other_states(self):
-        other_states = mock.patch.object(placing_trial._Planner, "check", side_effect=_OtherStates)
+        other_states = mock.patch.object(
+            placing_trial._Planner, "check", autospec=True, side_effect=_OtherStates
+        )
         for servers in (["a1"], ["b1", "b2"], [f"c{n}" for n in range(13)]):
             with other_states:
                 # Nor is anybody told that there is no room.
