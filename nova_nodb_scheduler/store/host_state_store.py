@@ -241,8 +241,14 @@ class HostStateStore:
         except errors.UnknownNamespace as error:
             return [error] * len(changes)
         self._touched.add(name)
-        outcomes = table.apply(changes)
         subscribed = self._subscriptions.get(name, ())
+        try:
+            outcomes = table.apply(changes)
+        except BaseException:
+            # Some may have been taken over, and are news to the store no second time.
+            for each in subscribed:
+                each.note_all()
+            raise
         if subscribed:
             newer = _newer(changes, outcomes)
             for each in subscribed:

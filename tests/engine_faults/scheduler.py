@@ -264,6 +264,9 @@ class _Planner:
     def about(self, consumer: str) -> None:
         pass
 
+    def check(self) -> None:
+        pass
+
 
 class _NoTrace:
     def refuse(self, server: str, chosen: chosen_hosts.Choice, reason: str) -> None:

@@ -180,7 +180,7 @@ class RequestPlanner:
         :raises MemoryCannotDecide: see there
         """
         # A store that is being built anew lacks hosts, and servers of groups.
-        self._check_generation()
+        self.check()
         self.planned_on = self._snapshot()
         self._keeper.catch_up(self._now())
         self._check_whole()
@@ -236,8 +236,11 @@ class RequestPlanner:
         """The server that was named last."""
         return str(self._spec.instance_uuid)
 
-    def _check_generation(self) -> None:
+    def check(self) -> None:
         """Refuse a store other than the one that the view was proved on.
+
+        All requests share the hosts that plans look at: one that finds out later that it may
+        not decide has brought them to what there is of it.
 
         :raises MemoryCannotDecide: it began to be built anew meanwhile
         """
@@ -250,7 +253,7 @@ class RequestPlanner:
 
         :raises MemoryCannotDecide: a cell was enabled after the request was judged
         """
-        self._check_generation()
+        self.check()
         if not self._view.serves_all(self.request.cells):
             raise MemoryCannotDecide("states not proved")
 
@@ -551,6 +554,11 @@ class _Decision:
         """Return the choices, each with its alternates, as Nova's Selections."""
         plan = self._placing.plan
         alternates = plan.alternates(chosen, self._asked.alternates)
+        try:
+            self._planner.check()
+        except MemoryCannotDecide:
+            # Its hosts were chosen before; others may have been looked for since.
+            alternates = [[] for _ in chosen]
         return [
             [self._selection(each) for each in (choice, *others)]
             for choice, others in zip(chosen, alternates, strict=True)

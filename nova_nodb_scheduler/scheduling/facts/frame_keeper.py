@@ -199,13 +199,13 @@ class FrameKeeper:
         :param now_seconds: since the epoch, for the liveness of services
         """
         with self._engine.lock:
+            former, sound = self._present.source, self._sound
+            self._sound = False
             # Drained first: what is written in between is in the snapshot, and
             # looked at again next time.
             touched = self._subscription.drain()
             self._claimed_hosts.drain()
             snapshot = self._store.snapshot()
-            former, sound = self._present.source, self._sound
-            self._sound = False
             heard = None if self._journals is None else self._journals.look(snapshot)
             source = fact_source.FactSource(snapshot, reservations=self._reservations, heard=heard)
             self._present.source = source

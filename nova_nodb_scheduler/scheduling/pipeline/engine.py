@@ -485,7 +485,12 @@ class Engine:
             rows = self.frame.changed_since(known.sequence)
             if rows is not None:
                 self.counters.rows_patched += len(rows)
-                has_grown = known.patch(steps, self.frame, rows)
+                try:
+                    has_grown = known.patch(steps, self.frame, rows)
+                except BaseException:
+                    # It is neither of before nor of now, and the next patch would not tell.
+                    self._signatures.drop(signature)
+                    raise
                 known.sequence = self.frame.sequence
                 if has_grown:
                     self._signatures.count_again(signature)

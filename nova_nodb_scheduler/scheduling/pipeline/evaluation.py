@@ -227,11 +227,12 @@ class Evaluation:
         scale = self.scale()
         if scale != self._scale:
             counters.rescales += self._scale is not None
-            self._scale = scale
             self._ranking.scores[:] = rankable(
                 weighing.scores(list(self.raw), self.multipliers, scale, self.rows), self.choosable
             )
             self._ranking.renew()
+            # Last: of scores that could not be made it would say that they are.
+            self._scale = scale
         elif self._unranked:
             rows = np.fromiter(self._unranked, np.intp, len(self._unranked))
             self._ranking.scores[rows] = rankable(

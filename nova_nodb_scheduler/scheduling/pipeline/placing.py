@@ -261,6 +261,15 @@ class PlanMaker(Protocol):
     def about(self, consumer: str) -> None:
         """Say which server is planned next."""
 
+    def check(self) -> None:
+        """Refuse what plans looked at, where that may be other states than were proved.
+
+        Called behind each look, and before anything is done for it: a plan that is asked
+        for more hosts looks at those of then.
+
+        :raises Exception: of its own; the request is to be undone
+        """
+
 
 class RefusalTrace(Protocol):
     """What remembers why a request came out as it did."""
@@ -352,6 +361,7 @@ class Placing:
         waiting = list(self._servers)
         while waiting:
             chosen = self._choose(waiting)
+            self._planner.check()
             if chosen is None:
                 return None
             if self._request.queries is None:

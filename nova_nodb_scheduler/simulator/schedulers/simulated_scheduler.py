@@ -471,6 +471,9 @@ class _Planner:
     def about(self, consumer: str) -> None:
         """No filter of a run looks at the server itself."""
 
+    def check(self) -> None:
+        """The schedulers of a run decide by what they know, proved or not."""
+
 
 class _Trace:
     """Counts why hosts were passed over."""

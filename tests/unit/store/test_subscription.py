@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who subscribed hears of every key that changed, and keeps a bounded number of them."""
 
+import attrs
 import testtools
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.store import host_state_store
+from nova_nodb_scheduler.wire import codec
 from tests.unit.store import store_samples
 
 
@@ -47,6 +50,25 @@ class TestSubscriptions(testtools.TestCase):
         self.store.retain("pools", ["a"], 9)
 
         self.assertEqual({"pools": {"b"}}, self.subscription.drain())
+
+    def test_a_batch_that_breaks_off_means_everything(self):
+        """What it brought before is not told again by the snapshot that mends the rest."""
+
+        def digest(key, state):
+            if key == "b":
+                raise MemoryError
+            return key
+
+        namespace = attrs.evolve(store_samples.POOLS, digest=digest)
+        store = host_state_store.HostStateStore([namespace], codec.decode_state)
+        store.apply(store_samples.change("a", 1, {}))
+        subscription = store.subscribe([namespace.name])
+        subscription.drain()
+        page = [store_samples.change("a", 2), store_samples.change("b", 3, {})]
+        self.assertRaises(MemoryError, store.apply_page, page)
+        self.assertEqual(0, len(store.snapshot().namespace(namespace.name)))
+
+        self.assertIsNone(subscription.drain())
 
     def test_a_new_epoch_means_everything(self):
         self.store.begin_epoch()

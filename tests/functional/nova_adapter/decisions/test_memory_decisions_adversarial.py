@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -13,8 +14,13 @@ import attrs
 from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.scheduling.pipeline import planning
+from nova_nodb_scheduler.store import store_snapshot
 from nova_nodb_scheduler.testing import patience, single_claims
+from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.decisions import test_memory_decisions
 
 
@@ -273,3 +279,108 @@ class InterruptedDecisionsTest(test_memory_decisions.MemoryDecisionsCase):
             self.select(servers=2)
         self.assertEqual({"fault of the plugin": 1}, self.runtime.candidates())
         self.assertEqual(0, len(self.runtime.decisions.reservations))
+
+
+class RebuiltStoreCase(test_memory_decisions.MemoryDecisionsCase):
+    """A store that is built anew while a plan is in flight; a server stands on h1."""
+
+    FILTERS = ("ComputeFilter", "DifferentHostFilter")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.standing = self.instance(cloud.CELL1, "h1").uuid
+        self.reporter.flush()
+        self.settle()
+        decisions = self.runtime.decisions
+        patience.wait_until(
+            lambda: decisions.parts.places(self.standing),
+            test_memory_decisions.WAIT_SECONDS,
+            lambda: "the server did not come",
+            0.05,
+        )
+
+    def begin(self) -> None:
+        self.override("enabled_filters", list(self.FILTERS), "filter_scheduler")
+        super().begin()
+
+    @contextlib.contextmanager
+    def built_anew(self) -> Iterator[None]:
+        """Build the store anew in another epoch; inside, no instance has been read yet."""
+        store, rebuild = self.runtime.store, self.runtime.replicator._rebuild
+        former = store.snapshot()
+        instances = known_namespaces.INSTANCES.name
+        rebuild.generation += 1
+        store.begin_epoch()
+        for name in former.namespaces():
+            if name != instances:
+                self.read(former.namespace(name))
+        yield
+        self.read(former.namespace(instances))
+        rebuild.generation += 1
+
+    def read(self, view: store_snapshot.NamespaceView) -> None:
+        name, store = view.namespace.name, self.runtime.store
+        for key in view.keys():  # noqa: SIM118
+            stored = view.get(key)
+            record = records.Record(
+                records.RecordKey(name, key), stored.revision, stored.version, stored.payload
+            )
+            store.apply(records.Change(record, stored.state))
+
+    def another_request_looks(self) -> None:
+        """It was judged before, and finds out a moment later that it may not decide."""
+        self.runtime.decisions.frame_keeper.catch_up(time.time())
+
+    def select_elsewhere(self) -> Any:
+        """Ask for a host that the server does not stand on."""
+        return self.select(scheduler_hints={"different_host": [self.standing]})
+
+
+class HalfBuiltPlanTest(RebuiltStoreCase):
+    HOSTS = ((cloud.CELL1, "h1", 4, {}),)
+
+    def test_a_plan_that_looked_at_half_of_it_decides_nothing(self):
+        engine = self.runtime.decisions.engine
+        own, looked = engine.plan, []
+
+        def plan(*args: Any, **kwargs: Any) -> Any:
+            if looked:
+                return own(*args, **kwargs)
+            looked.append(True)
+            with self.built_anew():
+                self.another_request_looks()
+                return own(*args, **kwargs)
+
+        with (
+            mock.patch.object(engine, "plan", plan),
+            self.assertRaises(exception.NoValidHost),
+        ):
+            self.select_elsewhere()
+        self.assertEqual([True], looked)
+        self.assertEqual({"states not proved": 1}, self.runtime.candidates())
+
+
+class HalfBuiltAlternatesTest(RebuiltStoreCase):
+    """The first hosts of a plan hold no other one of the cell: alternates are looked for."""
+
+    HOSTS = (
+        (cloud.CELL1, "h1", 4, {}),
+        (cloud.CELL1, "h2", 4, {"free_ram_mb": 16000}),
+        *((cloud.CELL2, f"h{number}", 4, {"free_ram_mb": 8000}) for number in range(3, 7)),
+    )
+
+    def test_none_are_given_that_were_looked_for_in_half_of_it(self):
+        own, looked = planning.Plan.alternates, []
+
+        def alternates(*args: Any, **kwargs: Any) -> Any:
+            with self.built_anew():
+                self.another_request_looks()
+                looked.append(own(*args, **kwargs))
+            return looked[-1]
+
+        with mock.patch.object(planning.Plan, "alternates", alternates):
+            _uuids, chosen = self.select_elsewhere()
+        # Or nothing was looked for.
+        self.assertEqual(["h1"], [each.host for [found] in looked for each in found])
+        self.assertEqual([["h2"]], [[each.service_host for each in of] for of in chosen])
+        self.assertEqual({"memory": 1}, self.runtime.candidates())

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame follows the store: what changed, and only that."""
 
+from unittest import mock
+
 import attrs
 import testtools
 from hypothesis import HealthCheck, given, settings
@@ -422,6 +424,18 @@ class FrameKeeperTest(testtools.TestCase):
         self.feed.tick = tick
 
         self.assertIn("n1", self.catch_up())
+
+    def test_what_changed_before_a_catch_up_that_got_no_snapshot_is_taken_by_the_next(self):
+        self.hosts.host()
+        self.catch_up()
+        self.hosts.put(NODES, "n1", None)
+        with mock.patch.object(
+            self.hosts.store, "snapshot", autospec=True, side_effect=MemoryError
+        ):
+            self.assertRaises(MemoryError, self.keeper.catch_up, 100.0)
+        self.catch_up()
+
+        self.assertIsNone(self.feed.frame.row_of("n1"))
 
     def check_odd_claims_keep_out_one_host(self, count, **odd):
         for number in range(count):

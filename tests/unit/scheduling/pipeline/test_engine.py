@@ -4,6 +4,7 @@
 import itertools
 import random
 import threading
+from unittest import mock
 
 import attrs
 import numpy as np
@@ -266,6 +267,36 @@ class EngineTest(testtools.TestCase):
         # Two have a column now: the third had to go.
         self.assertEqual(2, len(kept))
         self.assertEqual(sum(each.nbytes for each, _ in kept._kept.values()), kept.nbytes)
+
+    def test_what_a_weigher_left_half_brought_to_the_present_is_shown_to_nobody(self):
+        class Stumbling(toys.IoWeigher):
+            stumbles = False
+
+            def raw(self, request, frame, rows):
+                if self.stumbles:
+                    raise MemoryError
+                return super().raw(request, frame, rows)
+
+        def scores(of):
+            return {each.host: each.score for each in of.plan(toys.request()).best(600)}
+
+        made = make(weighers=(toys.RamWeigher, Stumbling))
+        for number in range(600):
+            made.put(toys.facts(number, free_ram_mb=1024 + 8 * number))
+        for _ in range(3):
+            made.plan(toys.request())
+        # Both ends of the scale move, in two blocks.
+        present = [toys.facts(each, free_ram_mb=2048) for each in (0, 599)]
+        for each in present:
+            made.put(each)
+        with mock.patch.object(Stumbling, "stumbles", True):
+            self.assertRaises(MemoryError, made.plan, toys.request())
+        fresh = make(weighers=(toys.RamWeigher, Stumbling))
+        for number in range(600):
+            fresh.put(toys.facts(number, free_ram_mb=1024 + 8 * number))
+        for each in present:
+            fresh.put(each)
+        self.assertEqual(scores(fresh), scores(made))
 
     def test_a_second_server_of_a_plan_for_one_is_a_mistake(self):
         plan = self.engine.plan(toys.request())

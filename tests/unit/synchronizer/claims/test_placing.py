@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from unittest import mock
 
 import attrs
 import testtools
@@ -171,6 +172,25 @@ class StoppedTest(PlacingCase):
             self.fill()
             self.assertEqual(12, len(self.truth.granted), step)
             self.assert_no_leaks()
+
+
+class _OtherStates(Exception):
+    """Hosts were looked at that are not those that were proved."""
+
+
+class UnprovedTest(PlacingCase):
+    def test_nothing_is_claimed_of_hosts_that_were_looked_at_on_other_states(self):
+        other_states = mock.patch.object(
+            placing_trial._Planner, "check", autospec=True, side_effect=_OtherStates
+        )
+        for servers in (["a1"], ["b1", "b2"], [f"c{n}" for n in range(13)]):
+            with other_states:
+                # Nor is anybody told that there is no room.
+                self.assertRaises(_OtherStates, self.other.place, servers, 1)
+        self.assertEqual({}, self.truth.allocations)
+        held = [self.other.ledger.read(host).claims for host in placing_trial.HOSTS]
+        self.assertEqual([{}, {}, {}], [dict(each) for each in held])
+        self.assert_no_leaks()
 
 
 class TogetherTest(PlacingCase):
