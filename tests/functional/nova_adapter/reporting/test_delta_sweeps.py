@@ -238,6 +238,25 @@ class DeltaSweepTest(test_sweeps.SweepCase):
             self.assertEqual({}, self.missing())
         self.assertEqual(self.whole, self.whole_sweeps())
 
+    def test_a_move_that_a_conductor_of_another_cell_began_and_did_not_report_is_found(self) -> None:
+        self.reports(
+            "super",
+            cell=cloud.CELL0,
+            guards=[cloud.CELL0],
+            binary="conductor",
+            writes_every_cell=True,
+        )
+        self.migrate("h4")
+        # It is killed here; who reported before lives.
+        self.wait(BOUND_SECONDS + 1)
+        self.beat_of_api()
+        self.assertEqual(
+            state_proof.UnprovedReason.SILENT_REPORTER, self.missing().get(cloud.CELL1)
+        )
+        self.duty.turn()
+        self.assert_repaired()
+        self.assertEqual({}, self.missing())
+
     def test_nothing_but_the_delta_is_read(self) -> None:
         self.instances[2].destroy()
         self.wait(BOUND_SECONDS + 1)

@@ -162,6 +162,22 @@ class JudgeTest(JudgeCase):
         self.beat(f"conductor-{A}", cell=A, guards=[A], since=950.0)
         self.assertEqual({A: state_proof.UnprovedReason.UNSWEPT}, self.found())
 
+    def test_a_silent_conductor_that_writes_every_cell_counts_against_each(self) -> None:
+        self.backend_now = 2000.0
+        self.beat("api", cell=change_reporter.EVERY_CELL)
+        self.beat(f"conductor-{B}", cell=B, guards=[B])
+        self.beat("other", cell=A, guards=[A])
+        of_all = {"cell": A, "guards": [A], "writes_every_cell": True}
+        self.beat(f"conductor-{A}", **of_all)
+        self.assertEqual({}, self.found())
+        self.beat(f"conductor-{A}", **of_all, beat_at=1000.0)
+        silent = state_proof.UnprovedReason.SILENT_REPORTER
+        self.assertEqual(dict.fromkeys((A, B, scopes.API), silent), self.found())
+        # A delta makes its silence good where it is no conductor of the cell.
+        for scope in (A, B, scopes.API):
+            self.swept(scope, delta_from=1000.0 + BOUND + 1)
+        self.assertEqual({A: silent}, self.found())
+
     def test_a_sweep_from_the_future_proves_nothing(self) -> None:
         self.swept(A, swept_from=self.backend_now + 10_000.0)
         self.assertEqual({A: state_proof.UnprovedReason.UNSWEPT}, self.found())
