@@ -367,7 +367,8 @@ class SweepDuty:
         Each process that writes any cell reported all until its last beat, less
         what it was behind then; a sweep that covered its silence found the rest
         until it began. The earliest of them counts, of those that are not (yet)
-        silent too: what this sweep proves is read as proved of all.
+        silent too: what this sweep proves is read as proved of all. Rows carry
+        their writer's clock: how far that is behind, the writer has said.
         """
         state = known.swept[scope]
         assert state is not None  # else there is a reason for a whole sweep
@@ -379,8 +380,9 @@ class SweepDuty:
             if reporter_facts.is_own(beat, scope) or not reporter_facts.writes_every_cell(beat):
                 continue
             silence_seconds = known.silence_seconds(name)
+            slow_seconds = max(0.0, -float(beat.get("clock_offset_seconds", 0.0)))
             if state_proof.covers(proved_at, beat, scope, bound):
-                since_seconds = min(since_seconds, proved_at)
+                since_seconds = min(since_seconds, proved_at - slow_seconds)
                 # It may be alive, cut off, and writing: no heartbeat would
                 # show that. Look again, until it is taken for gone.
                 is_due |= (
@@ -390,7 +392,7 @@ class SweepDuty:
             else:
                 behind_seconds = float(reporter_facts.lateness(beat).get(scope, 0.0))
                 beat_at = backend_time.believed(float(beat["beat_at"]), known.now_seconds)
-                since_seconds = min(since_seconds, beat_at - behind_seconds)
+                since_seconds = min(since_seconds, beat_at - behind_seconds - slow_seconds)
                 is_due |= silence_seconds > bound
         return max(0.0, since_seconds - self._options.margin_seconds) if is_due else None
 
@@ -491,7 +493,10 @@ def _lost(beat: Mapping[str, Any], scope: str, swept_from: float) -> bool:
 
 
 #: Of a silent conductor's beat, what says how far its word on other cells went.
-_OF_THE_SILENT = ("binary", "host", "pid", "plugin", "nova", "since", "beat", "beat_at", "unnamed")
+_OF_THE_SILENT = (
+    *("binary", "host", "pid", "plugin", "nova", "since", "beat", "beat_at", "unnamed"),
+    "clock_offset_seconds",
+)
 
 
 def _without_cell(beat: Mapping[str, Any]) -> Mapping[str, Any]:

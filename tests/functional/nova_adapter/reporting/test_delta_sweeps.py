@@ -292,6 +292,16 @@ class DeltaSweepTest(test_sweeps.SweepCase):
         self.wait(0.0, clock_seconds=-60.0)
         self.assert_found(self.instances[2].destroy)
 
+    def test_a_clock_that_its_beats_say_is_hours_behind_hides_nothing(self) -> None:
+        self.beat_of_api(clock_offset_seconds=-7200.0)
+        self.wait(0.0, clock_seconds=-7200.0)
+        self.assert_found(self.instances[2].destroy)
+        # Nor what it writes while it is cut off.
+        self.wait(50.0, clock_seconds=-7200.0)
+        self.instances[3].destroy()
+        self.passes(11.0)
+        self.assert_repaired()
+
     def test_one_that_forgot_names_and_died_is_swept_whole_once(self) -> None:
         self.beat_of_api(behind_seconds={cloud.CELL1: change_reporter.LOST_SECONDS})
         self.passes(BOUND_SECONDS + 1)
