@@ -96,6 +96,8 @@ _OF_A_CELL = (
     known_namespaces.SERVICES.name,
     known_namespaces.SERVICE_LIVENESS.name,
     known_namespaces.INSTANCES.name,
+    # Until a move ends they alone say that a server of a group is on its way to a host.
+    known_namespaces.MIGRATIONS.name,
 )
 
 #: Namespaces of the API database.

@@ -271,8 +271,15 @@ class JudgeTest(JudgeCase):
         found = self.judge.judge(self.store.snapshot(), [A], before).missing
         self.assertEqual({A: state_proof.UnprovedReason.QUARANTINE}, found)
 
+    def test_an_unreadable_migration_counts_against_the_cell_it_is_in(self) -> None:
+        # It may be all that tells of a member of a server group on a host.
+        row = {"instance_uuid": "i", "source_compute": "h1", "dest_compute": "h2"}
+        self.put(known_namespaces.MIGRATIONS, f"m@{B}", {"cell": B, "row": row})
+        self.quarantined(known_namespaces.MIGRATIONS, f"m@{B}")
+        self.assertEqual({B: state_proof.UnprovedReason.QUARANTINE}, self.found())
+
     def test_an_unreadable_record_of_no_interest_counts_against_nobody(self) -> None:
-        self.quarantined(known_namespaces.MIGRATIONS, "m")
+        self.quarantined(known_namespaces.PROVIDERS, "p")
         self.assertEqual({}, self.found())
 
 
