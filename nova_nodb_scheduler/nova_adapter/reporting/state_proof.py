@@ -389,9 +389,7 @@ def proved_from(swept: Mapping[str, Any], now_seconds: float) -> float:
     )
 
 
-def covers(
-    proved_at: float, beat: Mapping[str, Any], scope: str, bound_seconds: float
-) -> bool:
+def covers(proved_at: float, beat: Mapping[str, Any], scope: str, bound_seconds: float) -> bool:
     """Tell whether a scope's sweep made good what a silent process may have left unreported.
 
     Only for processes that may write any cell: of a cell's own conductor that

@@ -238,7 +238,9 @@ class DeltaSweepTest(test_sweeps.SweepCase):
             self.assertEqual({}, self.missing())
         self.assertEqual(self.whole, self.whole_sweeps())
 
-    def test_a_move_that_a_conductor_of_another_cell_began_and_did_not_report_is_found(self) -> None:
+    def test_a_move_that_a_conductor_of_another_cell_began_and_did_not_report_is_found(
+        self,
+    ) -> None:
         self.reports(
             "super",
             cell=cloud.CELL0,

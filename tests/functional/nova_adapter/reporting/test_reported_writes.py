@@ -351,9 +351,7 @@ class ReportedWritesTest(cloud.CloudCase):
             ):
                 save()
             self.reporter.flush()
-            found = scope_transfer.compare_scope(
-                self.synchronizer, self.plugin.scopes, cloud.CELL1
-            )
+            found = scope_transfer.compare_scope(self.synchronizer, self.plugin.scopes, cloud.CELL1)
             self.assertEqual({True}, {each.clean for each in found.values()}, function)
 
     def test_a_failed_heartbeat_is_not_counted(self) -> None:
