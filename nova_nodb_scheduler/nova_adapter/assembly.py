@@ -459,6 +459,7 @@ class Plugin:
                 plugin_version=plugin_version(),
                 nova_version=start_checks.nova_version(),
                 claiming=self._claims_outside if role == "conductor" else None,
+                writes_every_cell=self.scopes.has_api_database(),
             )
 
         options = self.options

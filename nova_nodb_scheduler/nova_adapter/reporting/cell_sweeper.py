@@ -6,7 +6,7 @@ what no reporter saw, and the repair after a reporter died. It takes the
 reporters' own way (name, read the record, read the row, compare-and-set), so that
 it is safe beside live writes.
 
-After a process died that writes any cell (a worker of nova-api), what it left
+After a process died that writes any cell (a worker of nova-api, a super conductor), what it left
 unreported is found without a walk of all rows. All that it wrote until its last
 beat, less the age of what was queued then, was reported. What it wrote since
 shows:
@@ -20,7 +20,8 @@ shows:
 
 What it leaves to the periodic sweep, as no process with the plugin writes it
 without one of these marks: rows in raw SQL; rows of ``instance_system_metadata``
-written alone; a row that was soft-deleted and archived between two sweeps.
+written alone; a row that was soft-deleted and archived between two sweeps, or deleted for good
+by a resize between cells.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from nova_nodb_scheduler.wire import codec
 LOG = logging.getLogger(__name__)
 
 #: Scope of a reporter that writes into every cell: nova-api, nova-manage.
-EVERY_CELL = "*"
+EVERY_CELL = reporter_facts.EVERY_CELL
 
 #: Age of changes whose names were forgotten: of a scope that must be swept.
 LOST_SECONDS = 1e9
@@ -77,6 +77,8 @@ class ReporterIdentity:
     :param role: ``conductor``, ``api``, ``manage`` or ``scheduler``
     :param claiming: whether it claims the hosts that it chooses; None where it
         chooses none
+    :param writes_every_cell: whether it may write other cells, too: a conductor with
+        the API database begins moves in whichever cell the server is
     """
 
     reporter_id: str
@@ -88,6 +90,7 @@ class ReporterIdentity:
     plugin_version: str
     nova_version: str
     claiming: bool | None = None
+    writes_every_cell: bool = False
 
 
 @attrs.frozen
@@ -597,6 +600,7 @@ class ChangeReporter:
         state: Mapping[str, Any] = {
             "cell": identity.cell,
             "guards": list(identity.guards),
+            "writes_every_cell": identity.writes_every_cell,
             "binary": identity.role,
             "host": identity.host,
             "pid": identity.pid,

@@ -3,8 +3,10 @@
 
 Registered with the same name and VERSION, they replace Nova's own in the
 registry and in ``nova.objects``; fields and methods on the wire stay Nova's.
-Each write is Nova's own first; only its success is reported, and nothing here
-can make it fail, nor wait but for a bound (see :mod:`.change_reporter`). Where a
+Each write is Nova's own first. One that failed may be committed all the same, where
+the answer was lost, or something failed behind the commit: its row is looked at, too.
+Nothing here can make a write fail, nor wait but for a bound (see
+:mod:`.change_reporter`). Where a
 process writes through another one (an indirection API, as in nova-compute) that
 other one reports.
 """
@@ -54,14 +56,23 @@ PLACE_FIELDS = frozenset({"host", "node", "flavor", "instance_type_id", "deleted
 HEARTBEAT_FIELDS = frozenset({"report_count", "last_seen_up", "version"})
 
 
-def _after(report: Callable[..., None]) -> Callable[[_F], _F]:
-    """Call ``report(object, what_changed)`` after a successful write made here."""
+def _after(
+    report: Callable[..., None], doubt: Callable[..., None] | None = None
+) -> Callable[[_F], _F]:
+    """Call ``report(object, what_changed)`` after a write made here.
+
+    :param doubt: called instead after one that failed; None for the same
+    """
 
     def decorate(write: _F) -> _F:
         @functools.wraps(write)
         def written(self: Any, *args: Any, **kwargs: Any) -> Any:
             changed = frozenset(self.obj_what_changed())
-            result = write(self, *args, **kwargs)
+            try:
+                result = write(self, *args, **kwargs)
+            except BaseException:
+                _look_again(doubt or report, self, changed)
+                raise
             if self.indirection_api is None:
                 try:
                     report(self, changed)
@@ -76,6 +87,19 @@ def _after(report: Callable[..., None]) -> Callable[[_F], _F]:
         return written  # type: ignore[return-value]
 
     return decorate
+
+
+def _look_again(report: Callable[..., None], row: Any, changed: Collection[str]) -> None:
+    """Report a write that failed: nobody can tell whether it is committed."""
+    if row.indirection_api is not None:
+        return
+    try:
+        report(row, changed)
+    except Exception as error:  # noqa: BLE001 - such as for a row that got no name
+        LOG.debug(
+            "Nothing to be looked at behind a failed write of %(name)s: %(error)s",
+            {"name": row.obj_name(), "error": error},
+        )
 
 
 def _reporting(report: Callable[..., None], *methods: str) -> Callable[[type[_T]], type[_T]]:
@@ -112,6 +136,11 @@ def _mark_service(service: Any, changed: Collection[str]) -> None:
             seen.replace(tzinfo=None).isoformat() if seen else None,
             silent_seconds=_silent_seconds(service),
         )
+    _mark_changed_service(service, changed)
+
+
+def _mark_changed_service(service: Any, changed: Collection[str]) -> None:
+    """Report what of a service is no heartbeat; the next one tells of one whose answer was lost."""
     # A version alone is a service that was upgraded and starts again.
     if "report_count" not in changed or not HEARTBEAT_FIELDS.issuperset(changed):
         _mark_whole_service(service, changed)
@@ -238,7 +267,7 @@ class Service(nova_service.Service):  # type: ignore[misc]
             return False
         return service_heartbeats.store(cell, self, changed)
 
-    @_after(_mark_service)
+    @_after(_mark_service, doubt=_mark_changed_service)
     def _nodb_save_row(self) -> None:
         self.nodb_seen_before = self.last_seen_up if "last_seen_up" in self else None
         with service_heartbeats.gathered():
@@ -249,9 +278,11 @@ class Service(nova_service.Service):  # type: ignore[misc]
         # Deleting a service deletes its compute nodes' rows in the same
         # transaction, without their objects.
         nodes = self._compute_node_uuids()
-        super().destroy()
-        if nodes and self.indirection_api is None:
-            change_reporter.mark(self._context, known_namespaces.COMPUTE_NODES.name, nodes)
+        try:
+            super().destroy()
+        finally:
+            if nodes:
+                change_reporter.mark(self._context, known_namespaces.COMPUTE_NODES.name, nodes)
 
     def _compute_node_uuids(self) -> list[str]:
         if self.indirection_api is not None or self.binary != "nova-compute":

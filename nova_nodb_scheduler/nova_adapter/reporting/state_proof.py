@@ -96,6 +96,8 @@ _OF_A_CELL = (
     known_namespaces.SERVICES.name,
     known_namespaces.SERVICE_LIVENESS.name,
     known_namespaces.INSTANCES.name,
+    # Until a move ends they alone say that a server of a group is on its way to a host.
+    known_namespaces.MIGRATIONS.name,
 )
 
 #: Namespaces of the API database.
@@ -317,12 +319,12 @@ class StateJudge:
         alive = covering = 0
         for beat in heartbeats.states:
             silence = now - backend_time.believed(float(beat["beat_at"]), now)
-            if silence > bound and covers(proved_at, beat, bound):
+            if silence > bound and covers(proved_at, beat, scope, bound):
                 continue
             behind = float(reporter_facts.lateness(beat).get(scope, 0.0))
             if behind > 0 and behind + silence > bound:
                 return UnprovedReason.BEHIND
-            if beat.get("cell") not in (scope, change_reporter.EVERY_CELL):
+            if not reporter_facts.may_write(beat, scope):
                 continue
             if silence > bound:
                 return UnprovedReason.SILENT_REPORTER
@@ -387,14 +389,14 @@ def proved_from(swept: Mapping[str, Any], now_seconds: float) -> float:
     )
 
 
-def covers(proved_at: float, beat: Mapping[str, Any], bound_seconds: float) -> bool:
-    """Tell whether a sweep made good what a silent process may have left unreported.
+def covers(proved_at: float, beat: Mapping[str, Any], scope: str, bound_seconds: float) -> bool:
+    """Tell whether a scope's sweep made good what a silent process may have left unreported.
 
     Only for processes that may write any cell: of a cell's own conductor that
     is cut off, but alive, more is to come, and its silence is judged until it
     is forgotten.
     """
-    if beat.get("cell") != change_reporter.EVERY_CELL:
+    if reporter_facts.is_own(beat, scope) or not reporter_facts.writes_every_cell(beat):
         return False
     return proved_at > float(beat["beat_at"]) + bound_seconds
 

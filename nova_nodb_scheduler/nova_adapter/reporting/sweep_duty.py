@@ -367,7 +367,8 @@ class SweepDuty:
         Each process that writes any cell reported all until its last beat, less
         what it was behind then; a sweep that covered its silence found the rest
         until it began. The earliest of them counts, of those that are not (yet)
-        silent too: what this sweep proves is read as proved of all.
+        silent too: what this sweep proves is read as proved of all. Rows carry
+        their writer's clock: how far that is behind, the writer has said.
         """
         state = known.swept[scope]
         assert state is not None  # else there is a reason for a whole sweep
@@ -376,11 +377,12 @@ class SweepDuty:
         is_due = False
         since_seconds = known.now_seconds
         for name, beat in known.heartbeats.items():
-            if beat.get("cell") != reporter_module.EVERY_CELL:
+            if reporter_facts.is_own(beat, scope) or not reporter_facts.writes_every_cell(beat):
                 continue
             silence_seconds = known.silence_seconds(name)
-            if state_proof.covers(proved_at, beat, bound):
-                since_seconds = min(since_seconds, proved_at)
+            slow_seconds = max(0.0, -float(beat.get("clock_offset_seconds", 0.0)))
+            if state_proof.covers(proved_at, beat, scope, bound):
+                since_seconds = min(since_seconds, proved_at - slow_seconds)
                 # It may be alive, cut off, and writing: no heartbeat would
                 # show that. Look again, until it is taken for gone.
                 is_due |= (
@@ -390,7 +392,7 @@ class SweepDuty:
             else:
                 behind_seconds = float(reporter_facts.lateness(beat).get(scope, 0.0))
                 beat_at = backend_time.believed(float(beat["beat_at"]), known.now_seconds)
-                since_seconds = min(since_seconds, beat_at - behind_seconds)
+                since_seconds = min(since_seconds, beat_at - behind_seconds - slow_seconds)
                 is_due |= silence_seconds > bound
         return max(0.0, since_seconds - self._options.margin_seconds) if is_due else None
 
@@ -399,33 +401,43 @@ class SweepDuty:
 
         A conductor that is alive and only cut off shows itself by heartbeats
         that nobody reports; it registers again when it is back. Processes
-        that write any cell are kept for longer, and swept after meanwhile.
+        that write any cell are kept for longer, and swept after meanwhile: of
+        a conductor that does, as of one that has no cell of its own any more.
         """
-        bound = self._options.reporter_bound_seconds
         state = known.swept.get(scope)
         swept_from = 0.0
         if state is not None:
             swept_from = backend_time.believed(float(state["swept_from"]), known.now_seconds)
         for name, beat in known.heartbeats.items():
-            if not _writes(beat, scope) or known.silence_seconds(name) <= bound:
+            if known.silence_seconds(name) <= self._options.reporter_bound_seconds:
                 continue
-            if beat.get("cell") == reporter_module.EVERY_CELL:
-                silence_seconds = known.silence_seconds(name)
-                over = silence_seconds > self._options.forget_seconds or (
-                    silence_seconds > self._options.retire_seconds
-                    and self._covered_everywhere(known, beat)
-                )
+            if reporter_facts.is_own(beat, scope):
+                over = swept_from > float(beat["beat_at"]) + self._options.reporter_bound_seconds
+            elif reporter_facts.is_own(beat, reporter_module.EVERY_CELL):
+                over = self._is_retired(known, name)
             else:
-                over = swept_from > float(beat["beat_at"]) + bound
-            # Swept it was, and lately: such a beat is a reason for it. Who lives beats again.
-            over = over or (known.is_from_the_future(name) and swept_from > 0.0)
+                continue
+            left = None
+            if known.is_from_the_future(name):
+                # Swept it was, and lately: such a beat is a reason for it. Who lives beats again.
+                over = over or swept_from > 0.0
+            elif reporter_facts.is_own(beat, scope) and reporter_facts.writes_every_cell(beat):
+                left = _without_cell(beat)
             if over:
                 key = records.RecordKey(known_namespaces.REPORTERS.name, name)
-                self._publisher.publish({key: _delete_if(float(beat["beat_at"]))})
+                self._publisher.publish({key: _replace_if(float(beat["beat_at"]), left)})
                 LOG.warning(
-                    "Reporter %(name)s is silent; its cells were swept, it is forgotten.",
-                    {"name": name},
+                    "Reporter %(name)s is silent; its cells were swept, it is forgotten%(but)s.",
+                    {"name": name, "but": "" if left is None else ", but what it wrote in others"},
                 )
+
+    def _is_retired(self, known: _Known, name: str) -> bool:
+        """Tell whether a process that writes any cell is taken for gone, and was swept after."""
+        silence_seconds = known.silence_seconds(name)
+        return silence_seconds > self._options.forget_seconds or (
+            silence_seconds > self._options.retire_seconds
+            and self._covered_everywhere(known, known.heartbeats[name])
+        )
 
     def _covered_everywhere(self, known: _Known, beat: Mapping[str, Any]) -> bool:
         """Tell whether each scope was swept since a process that writes any cell fell silent.
@@ -435,8 +447,10 @@ class SweepDuty:
         bound = self._options.reporter_bound_seconds
         return all(
             state is not None
-            and state_proof.covers(state_proof.proved_from(state, known.now_seconds), beat, bound)
-            for state in known.swept.values()
+            and state_proof.covers(
+                state_proof.proved_from(state, known.now_seconds), beat, scope, bound
+            )
+            for scope, state in known.swept.items()
         )
 
 
@@ -478,17 +492,27 @@ def _lost(beat: Mapping[str, Any], scope: str, swept_from: float) -> bool:
     return lost and swept_from <= float(beat["beat_at"])
 
 
-def _writes(beat: Mapping[str, Any], scope: str) -> bool:
-    return beat.get("cell") in (scope, reporter_module.EVERY_CELL)
+#: Of a silent conductor's beat, what says how far its word on other cells went.
+_OF_THE_SILENT = (
+    *("binary", "host", "pid", "plugin", "nova", "since", "beat", "beat_at", "unnamed"),
+    "clock_offset_seconds",
+)
 
 
-def _delete_if(beat_at: float) -> publisher_module.Compute:
-    """Delete a reporter unless it has sent another beat meanwhile."""
+def _without_cell(beat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what stays of a conductor whose own cell was swept behind its silence."""
+    kept = {name: beat[name] for name in _OF_THE_SILENT if name in beat}
+    late = dict(reporter_facts.lateness(beat))
+    return {**kept, "cell": reporter_module.EVERY_CELL, "guards": [], "behind_seconds": late}
+
+
+def _replace_if(beat_at: float, left: publisher_module.State | None) -> publisher_module.Compute:
+    """Let a reporter's record be that, or be deleted, unless it has sent another beat meanwhile."""
 
     def update(current: publisher_module.State | None) -> publisher_module.Computed:
         # Another beat may carry a smaller time: the clock may have been set back.
         if current is None or float(current["beat_at"]) != beat_at:
             return publisher_module.UNCHANGED
-        return publisher_module.DELETE
+        return publisher_module.DELETE if left is None else left
 
     return update

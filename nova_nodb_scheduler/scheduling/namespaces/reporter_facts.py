@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: Cell of a process that writes into every cell, and has none of its own.
+EVERY_CELL = "*"
+
 #: What says for which cells a process reports, and how late.
 _LATENESS = ("late_seconds", "behind_seconds")
 
@@ -24,6 +27,25 @@ def lateness(beat: Mapping[str, Any]) -> Mapping[str, Any]:
         beat["late_seconds"] if "late_seconds" in beat else beat["behind_seconds"]
     )
     return late
+
+
+def is_own(beat: Mapping[str, Any], scope: str) -> bool:
+    """Return whether a scope is the cell that a process is a conductor of."""
+    return bool(beat.get("cell") == scope)
+
+
+def may_write(beat: Mapping[str, Any], scope: str) -> bool:
+    """Return whether a process may have written a scope's rows.
+
+    A conductor that reaches every cell writes its own for compute services, and others for
+    the servers that it is asked to move.
+    """
+    return is_own(beat, scope) or writes_every_cell(beat)
+
+
+def writes_every_cell(beat: Mapping[str, Any]) -> bool:
+    """Return whether a process may write any cell: nova-api, a conductor with the API database."""
+    return beat.get("cell") == EVERY_CELL or beat.get("writes_every_cell") is True
 
 
 def journals(beat: Mapping[str, Any]) -> bool:

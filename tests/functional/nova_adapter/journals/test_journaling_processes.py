@@ -186,7 +186,8 @@ class ProcessCase(cloud.CloudCase):
         """Wait until these conductors alone live, all journal or none, and the cell is proved."""
 
         def holds() -> bool:
-            beats = list(self.states(known_namespaces.REPORTERS).values())
+            reporters = self.states(known_namespaces.REPORTERS).values()
+            beats = [each for each in reporters if each["guards"]]
             return (
                 [each.get("journals", False) for each in beats] == [journaling] * len(conductors)
                 and all(

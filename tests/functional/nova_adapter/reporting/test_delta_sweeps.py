@@ -238,6 +238,27 @@ class DeltaSweepTest(test_sweeps.SweepCase):
             self.assertEqual({}, self.missing())
         self.assertEqual(self.whole, self.whole_sweeps())
 
+    def test_a_move_that_a_conductor_of_another_cell_began_and_did_not_report_is_found(
+        self,
+    ) -> None:
+        self.reports(
+            "super",
+            cell=cloud.CELL0,
+            guards=[cloud.CELL0],
+            binary="conductor",
+            writes_every_cell=True,
+        )
+        self.migrate("h4")
+        # It is killed here; who reported before lives.
+        self.wait(BOUND_SECONDS + 1)
+        self.beat_of_api()
+        self.assertEqual(
+            state_proof.UnprovedReason.SILENT_REPORTER, self.missing().get(cloud.CELL1)
+        )
+        self.duty.turn()
+        self.assert_repaired()
+        self.assertEqual({}, self.missing())
+
     def test_nothing_but_the_delta_is_read(self) -> None:
         self.instances[2].destroy()
         self.wait(BOUND_SECONDS + 1)
@@ -272,6 +293,16 @@ class DeltaSweepTest(test_sweeps.SweepCase):
     def test_a_clock_that_is_a_minute_behind_hides_nothing(self) -> None:
         self.wait(0.0, clock_seconds=-60.0)
         self.assert_found(self.instances[2].destroy)
+
+    def test_a_clock_that_its_beats_say_is_hours_behind_hides_nothing(self) -> None:
+        self.beat_of_api(clock_offset_seconds=-7200.0)
+        self.wait(0.0, clock_seconds=-7200.0)
+        self.assert_found(self.instances[2].destroy)
+        # Nor what it writes while it is cut off.
+        self.wait(50.0, clock_seconds=-7200.0)
+        self.instances[3].destroy()
+        self.passes(11.0)
+        self.assert_repaired()
 
     def test_one_that_forgot_names_and_died_is_swept_whole_once(self) -> None:
         self.beat_of_api(behind_seconds={cloud.CELL1: change_reporter.LOST_SECONDS})

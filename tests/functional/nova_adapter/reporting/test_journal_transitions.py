@@ -450,8 +450,12 @@ class StandstillTest(World):
         """Cut a conductor off until it is forgotten; return it, and the one that is left."""
         cut_off, other = self.conductors
         cut_off.cut_off()
-        self.until(lambda: len(self.states(REPORTERS)) == 1 and self.proved(), 90, self.dice)
+        self.until(lambda: len(self._guards()) == 1 and self.proved(), 90, self.dice)
         return cut_off, other
+
+    def _guards(self) -> list[str]:
+        """Name those that count as the cell's conductors."""
+        return [name for name, beat in self.states(REPORTERS).items() if beat["guards"]]
 
     def _down_time(self) -> None:
         for _ in range(int(DOWN)):

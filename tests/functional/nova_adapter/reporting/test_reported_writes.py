@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
+from unittest import mock
 
-from nova import objects
+from nova import exception, objects
 from nova.db.main import api as main_db
 from nova.objects import host_mapping as nova_host_mapping
+from oslo_db import exception as db_exception
 
 from nova_nodb_scheduler.nova_adapter.reporting import (
     change_reporter,
@@ -320,6 +322,55 @@ class ReportedWritesTest(cloud.CloudCase):
         remote.save()
         self.assertEqual(["save"], sent)
         self.assertEqual(0, self.reporter.status().queued)
+
+    # -- writes that failed -------------------------------------------------------
+
+    def lost(self, where: Any, name: str) -> Any:
+        """Have a function of Nova's commit what it writes, and lose the answer."""
+        own = getattr(where, name)
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            own(*args, **kwargs)
+            raise db_exception.DBConnectionError
+
+        return mock.patch.object(where, name, write)
+
+    def test_writes_that_are_committed_though_their_answer_was_lost_are_reported(self) -> None:
+        node, service = self.host(cloud.CELL1, "h1")
+        instance = self.instance(cloud.CELL1, "h1")
+        self.reporter.flush()
+        node.vcpus_used, instance.host = 7, "h2"
+        for save, function in (
+            (node.save, "compute_node_update"),
+            (instance.save, "instance_update_and_get_original"),
+            (service.destroy, "service_destroy"),
+        ):
+            with (
+                self.lost(main_db, function),
+                self.assertRaises(db_exception.DBConnectionError),
+            ):
+                save()
+            self.reporter.flush()
+            found = scope_transfer.compare_scope(self.synchronizer, self.plugin.scopes, cloud.CELL1)
+            self.assertEqual({True}, {each.clean for each in found.values()}, function)
+
+    def test_a_failed_heartbeat_is_not_counted(self) -> None:
+        _node, service = self.host(cloud.CELL1, "h1")
+        self.reporter.flush()
+        service.report_count += 1
+        with (
+            mock.patch.object(main_db, "service_update", side_effect=RuntimeError),
+            self.assertRaises(RuntimeError),
+        ):
+            service.save()
+        self.assertEqual(0, len(self.reporter._dirty))
+        self.assertEqual(0, self.reporter._dirty.beats_waiting())
+
+    def test_a_row_that_got_no_name_fails_as_in_nova(self) -> None:
+        values = {"name": "same", "metadata": {}}
+        objects.Aggregate(self.admin, **values).create()
+        with self.assertRaises(exception.AggregateNameExists):
+            objects.Aggregate(self.admin, **values).create()
 
     def test_without_a_reporter_writes_are_novas_own(self) -> None:
         change_reporter.install(None, None)

@@ -278,6 +278,19 @@ class DutyTest(SweepCase):
         self.turned(self.asked, self.asked._options.retire_seconds)
         self.assertNotIn("dead", self.states(known_namespaces.REPORTERS))
 
+    def test_a_conductor_that_wrote_every_cell_is_one_without_a_cell_once_its_own_was_swept(
+        self,
+    ) -> None:
+        self.turned(self.asked, 0)
+        self.skew_seconds += 30
+        self.beat("dead", writes_every_cell=True, behind_seconds={cloud.CELL2: 2.0})
+        self.turned(self.asked, 300)
+        left = self.states(known_namespaces.REPORTERS)["dead"]
+        self.assertEqual((change_reporter.EVERY_CELL, []), (left["cell"], left["guards"]))
+        self.assertEqual({cloud.CELL2: 2.0}, left["behind_seconds"])
+        self.turned(self.asked, self.asked._options.retire_seconds)
+        self.assertNotIn("dead", self.states(known_namespaces.REPORTERS))
+
     def test_a_cell_that_is_down_does_not_keep_the_api_tables_from_being_swept(self) -> None:
         self.down(cloud.CELL1)
         with self.assertRaises(RuntimeError):

@@ -162,6 +162,22 @@ class JudgeTest(JudgeCase):
         self.beat(f"conductor-{A}", cell=A, guards=[A], since=950.0)
         self.assertEqual({A: state_proof.UnprovedReason.UNSWEPT}, self.found())
 
+    def test_a_silent_conductor_that_writes_every_cell_counts_against_each(self) -> None:
+        self.backend_now = 2000.0
+        self.beat("api", cell=change_reporter.EVERY_CELL)
+        self.beat(f"conductor-{B}", cell=B, guards=[B])
+        self.beat("other", cell=A, guards=[A])
+        of_all = {"cell": A, "guards": [A], "writes_every_cell": True}
+        self.beat(f"conductor-{A}", **of_all)
+        self.assertEqual({}, self.found())
+        self.beat(f"conductor-{A}", **of_all, beat_at=1000.0)
+        silent = state_proof.UnprovedReason.SILENT_REPORTER
+        self.assertEqual(dict.fromkeys((A, B, scopes.API), silent), self.found())
+        # A delta makes its silence good where it is no conductor of the cell.
+        for scope in (A, B, scopes.API):
+            self.swept(scope, delta_from=1000.0 + BOUND + 1)
+        self.assertEqual({A: silent}, self.found())
+
     def test_a_sweep_from_the_future_proves_nothing(self) -> None:
         self.swept(A, swept_from=self.backend_now + 10_000.0)
         self.assertEqual({A: state_proof.UnprovedReason.UNSWEPT}, self.found())
@@ -255,8 +271,15 @@ class JudgeTest(JudgeCase):
         found = self.judge.judge(self.store.snapshot(), [A], before).missing
         self.assertEqual({A: state_proof.UnprovedReason.QUARANTINE}, found)
 
+    def test_an_unreadable_migration_counts_against_the_cell_it_is_in(self) -> None:
+        # It may be all that tells of a member of a server group on a host.
+        row = {"instance_uuid": "i", "source_compute": "h1", "dest_compute": "h2"}
+        self.put(known_namespaces.MIGRATIONS, f"m@{B}", {"cell": B, "row": row})
+        self.quarantined(known_namespaces.MIGRATIONS, f"m@{B}")
+        self.assertEqual({B: state_proof.UnprovedReason.QUARANTINE}, self.found())
+
     def test_an_unreadable_record_of_no_interest_counts_against_nobody(self) -> None:
-        self.quarantined(known_namespaces.MIGRATIONS, "m")
+        self.quarantined(known_namespaces.PROVIDERS, "p")
         self.assertEqual({}, self.found())
 
 
