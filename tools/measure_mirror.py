@@ -244,12 +244,13 @@ def measure_import(world: World, keys: Sequence[str], sample: int) -> dict[str, 
     trees = tree_publisher.TreePublisher(
         world.synchronizer, world.publisher(known_namespaces.PLACEMENT), world.reader
     )
+    listed_from = trees.now_seconds()
     listing = world.reader.listing()
     world.placement.taken()
     began = time.thread_time()
     step = mirror_sweep.MirrorSweepOptions().step_trees
     for first in range(0, sample, step):
-        trees.whole([(key, listing.trees[key]) for key in keys[first : first + step]])
+        trees.whole([(key, listing.trees[key]) for key in keys[first : first + step]], listed_from)
     own = time.thread_time() - began
     requests, cpu = world.placement.taken()
     scale = len(keys) / sample

@@ -236,8 +236,9 @@ LEASES = model.Namespace(name="leases", owner=NODB, schema=_V1)
 #: record a tree. ``generation``, ``inventories``, ``traits``, ``aggregates``
 #: and ``allocations`` (by consumer) are the root's; ``children`` holds the
 #: other providers, ``tree_size`` counts all. Back-end seconds: ``whole_at``, when
-#: the whole tree was read, ``read_at``, when the root's allocations were, and
-#: ``written_at``, when a scheduler added what it had written itself.
+#: the whole tree was read, ``read_at``, when the root's allocations were (both from before
+#: the reading), ``read_until``, when that was over, and ``written_at``, when a scheduler
+#: added what it had written itself.
 #: ``broken``: why a tree cannot be used; such a record has nothing else to trust
 PROVIDERS = model.Namespace(
     name="providers",

@@ -221,7 +221,7 @@ class MirrorCase(cloud.CloudCase):
 
     def mirrored(self) -> dict[str, Any]:
         """Return the mirror's records, without their times."""
-        times = ("read_at", "written_at", "whole_at", "tree_size")
+        times = ("read_at", "read_until", "written_at", "whole_at", "tree_size")
         return {
             key: {name: value for name, value in state.items() if name not in times}
             for key, state in self.states(known_namespaces.PROVIDERS).items()

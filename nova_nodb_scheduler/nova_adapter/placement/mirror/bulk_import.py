@@ -358,7 +358,7 @@ class PlacementDatabase:
         return PlacementDatabaseError(self.name, f"{type(said).__name__}: {said}")
 
 
-_TIMES = ("read_at", "whole_at", "written_at")
+_TIMES = ("read_at", "read_until", "whole_at", "written_at")
 
 
 @attrs.define
@@ -407,7 +407,8 @@ def fill(
         if page is None:
             break
         after = page.last
-        _publish(page, began_at, publisher, result, synchronizer.now_seconds)
+        times = tree_publisher.ReadingTimes(began_at, synchronizer.now_seconds())
+        _publish(page, times, publisher, result, synchronizer.now_seconds)
         progress(result.trees)
     result.seconds = round(time.monotonic() - began, 3)
     return result
@@ -415,7 +416,7 @@ def fill(
 
 def _publish(
     page: TreePage,
-    began_at: float,
+    times: tree_publisher.ReadingTimes,
     publisher: publisher_module.Publisher,
     result: BulkImportResult,
     now_seconds: tree_publisher.NowSeconds,
@@ -424,7 +425,7 @@ def _publish(
     report = publisher.publish(
         {
             records.RecordKey(known_namespaces.PROVIDERS.name, root): _imported(
-                root, state, began_at, newer, now_seconds
+                root, state, times, newer, now_seconds
             )
             for root, state in page.states.items()
         }
@@ -442,12 +443,12 @@ def _publish(
 def _imported(
     root: str,
     state: Mapping[str, Any],
-    began_at: float,
+    times: tree_publisher.ReadingTimes,
     newer: set[str],
     now_seconds: tree_publisher.NowSeconds,
 ) -> publisher_module.Compute:
     written = tree_publisher.PublishedTrees()
-    replaced = tree_publisher.replaced(state, began_at, root, written, now_seconds)
+    replaced = tree_publisher.replaced(state, times, root, written, now_seconds)
 
     def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         newer.discard(root)

@@ -256,7 +256,7 @@ class ChosenTrees:
         with self._lock:
             if self._watch.doubts(now, self._bound_seconds):
                 return False
-        at = _compared_at(_state(snapshot, root), snapshot, self._own_seconds, now.backend)
+        at = _compared_at(root, snapshot, self._own_seconds, now.backend)
         return at <= now.backend and self._counts(at, asked.backend, now.backend, anew)
 
     def _counts(self, at: float, asked_at: float, now: float, anew: bool) -> bool:
@@ -265,7 +265,7 @@ class ChosenTrees:
     def _compare(self, roots: Collection[str], snapshot: snapshot_module.Snapshot) -> None:
         """Ask for trees; note those that did not change, publish the others."""
         self.asked += len(roots)
-        began_at = self._clock()
+        began_at, listed_from = self._clock(), self._trees.now_seconds()
         changed: list[tree_publisher_module.TreeRecords] = []
         for root, members in self._listed(roots, snapshot):
             state = _state(snapshot, root)
@@ -284,7 +284,7 @@ class ChosenTrees:
             return
         self.changed += len(changed)
         with self._reading:
-            written = self._trees.whole(changed)
+            written = self._trees.whole(changed, listed_from)
         # Not noted: another may have published what is newer, and its record be
         # on its way. What is in the store then tells, or is asked once more.
         self._wait_for(written.version)
@@ -336,21 +336,21 @@ def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] |
 
 
 def _compared_at(
-    state: Mapping[str, Any] | None,
-    snapshot: snapshot_module.Snapshot,
-    own_seconds: float,
-    now_seconds: float,
+    root: str, snapshot: snapshot_module.Snapshot, own_seconds: float, now_seconds: float
 ) -> float:
     """Return when a record was compared at the latest, for all that records tell.
 
-    A sweep compared all trees, but those that schedulers wrote to about then
-    or since: of these, it may have left the difference to be looked at later.
+    A sweep compared the records that it knew, but those that schedulers wrote to about
+    then: of these, it may have left the difference to be looked at later. What was written
+    since, somebody may have read before.
     """
-    if state is None:
+    record = snapshot.namespace(known_namespaces.PROVIDERS.name).get(root)
+    if record is None:
         return backend_time.NEVER
+    state = record.state
     at = backend_time.believed(float(state.get("whole_at", 0.0)), now_seconds)
     swept = snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
-    if swept is not None:
+    if swept is not None and record.version <= int(swept.get("compared_version", 0)):
         swept_from = backend_time.believed(float(swept["swept_from"]), now_seconds)
         if float(state.get("written_at", 0.0)) < swept_from - own_seconds:
             at = max(at, swept_from)

@@ -228,13 +228,14 @@ class HintedReads:
         seen: dict[str, Mapping[str, Any]] = dict(written.seen)
         again = set(written.again)
         whole: list[tree_publisher.TreeRecords] = []
+        began_at = self._trees.now_seconds()
         for provider in {*providers} - {*known} | written.whole:
             listed = self._reader.listing(f"in_tree={provider}")
             whole += listed.trees.items()
             if not listed.trees and provider in view:
                 whole.append((provider, ()))
         if whole:
-            read = self._trees.whole(whole)
+            read = self._trees.whole(whole, began_at)
             seen |= read.seen
             again |= read.again
         self.once(again)

@@ -230,8 +230,9 @@ class PlacementMirror:
             return MirrorProof(changed, complete=not changed)
         looked = self._trees.allocations([*freed, *doubted])
         changed -= {root for root, stands in doubted.items() if looked.seen.get(root) == stands}
+        began_at = self._trees.now_seconds()
         whole = [(root, self._reader.tree(root)) for root in sorted({*moved, *looked.whole})]
-        read = self._trees.whole(whole)
+        read = self._trees.whole(whole, began_at)
         # What a scheduler wrote beside this reading is in the record already: whoever
         # decides again sees it, or is told again that the host differs.
         return MirrorProof(changed, max(looked.version, read.version))

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader, provider_trees
 from nova_nodb_scheduler.nova_adapter.placement.mirror import (
     tree_publisher as tree_publisher_module,
@@ -149,10 +149,11 @@ class MirrorSweep:
         self._done["differing"] = len(differing)
         self._done["again"] = len(self._todo) - len(differing)
         self._done["gone"] = len(found.gone)
-        self._done["changed"] += self._trees.drop(found.gone, self._listed_from).changed
+        dropped = self._trees.drop(found.gone, self._listed_from)
+        self._done["changed"] += dropped.changed
         self._todo.reverse()
         self._waiting = {root for root, _members in self._todo}
-        return found.fresh
+        return [*found.fresh, *sorted(dropped.again)]
 
     def will_read(self, root: str) -> bool:
         """Tell whether a tree still waits to be read by this sweep."""
@@ -172,7 +173,8 @@ class MirrorSweep:
         :raises BackendUnavailable: the same
         """
         batch = self._todo[-self._options.step_trees :]
-        written = self._trees.whole([tree for tree in batch if not self._is_read(view, *tree)])
+        unread = [tree for tree in batch if not self._is_read(view, *tree)]
+        written = self._trees.whole(unread, self._listed_from)
         del self._todo[-self._options.step_trees :]
         self._waiting.difference_update(root for root, _members in batch)
         self._done["changed"] += written.changed
@@ -200,6 +202,8 @@ class MirrorSweep:
     def finish(self, view: store_snapshot.NamespaceView) -> Mapping[str, Any]:
         """Say in namespace ``mirrors`` that the mirror was compared; return its record.
 
+        Not over what a sweep says that began later: who stood still for long ends late.
+
         :param view: of the records, now
         :raises BackendUnavailable: the call may be repeated
         """
@@ -207,6 +211,7 @@ class MirrorSweep:
             "epoch": self._epoch,
             "swept_from": self._listed_from,
             "swept_at": self._synchronizer.now_seconds(),
+            "compared_version": max((each.version for each in self._view.newest(1)), default=0),
             "providers": self._providers,
             "roots": self._roots,
             **self._done,
@@ -216,7 +221,7 @@ class MirrorSweep:
             "keeper": self._by,
         }
         key = records.RecordKey(known_namespaces.MIRRORS.name, PLACEMENT)
-        self._publisher.publish({key: lambda current: state})
+        self._publisher.publish({key: lambda current: _unless_later(current, state)})
         return state
 
     def _oldest(self) -> list[str]:
@@ -230,6 +235,16 @@ class MirrorSweep:
         due = whole_at[rows] < self._listed_from - self._options.again_seconds / 2
         keys = self._view.row_keys()
         return [keys[row] for row in rows[due].tolist()]
+
+
+def _unless_later(
+    current: publisher_module.State | None, state: Mapping[str, Any]
+) -> publisher_module.Computed:
+    if current is not None:
+        swept_from = backend_time.believed(float(current["swept_from"]), state["swept_at"])
+        if swept_from > state["swept_from"]:
+            return publisher_module.UNCHANGED
+    return state
 
 
 def _broken(view: store_snapshot.NamespaceView) -> dict[str, int]:

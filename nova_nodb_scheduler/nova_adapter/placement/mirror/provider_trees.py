@@ -155,6 +155,13 @@ def broken_record(root: str, members: Sequence[ListedProvider], reason: str) -> 
     }
 
 
+def set_apart(state: Mapping[str, Any], reason: str) -> Mapping[str, Any]:
+    """Return a tree's record as one that cannot be used, comparable with a listing."""
+    nothing: dict[str, Any] = {"inventories": {}, "traits": [], "aggregates": []}
+    children = {uuid: {**child, **nothing} for uuid, child in state["children"].items()}
+    return {**state, **nothing, "broken": reason, "allocations": {}, "children": children}
+
+
 def matches(state: Mapping[str, Any], root: str, members: Sequence[ListedProvider]) -> bool:
     """Tell whether a record is of the generations and the shape that were listed."""
     by_uuid = {member.uuid: member for member in members}

@@ -4,8 +4,10 @@
 A scheduler adds what it allocated to a record at once. What the keeper reads may
 be older than that, or newer, and generations alone do not tell: those of a
 provider that was deleted and made again begin anew. So every reading carries the
-back end's time of its begin, and a record that a scheduler wrote since then, with
-consumers that the reading lacks, stays as it is and is read again.
+back end's times of its begin (before the tree was listed) and of its end. A record that
+a scheduler wrote since then, with consumers that the reading lacks, stays as it is and is
+read again. So does one of a reading that had not ended when this one began: who began
+first may have looked last, and the other may stand still for long before it publishes.
 
 A process that follows no feed and keeps no mirror, a conductor that claims, has
 one provider read again before somebody is refused by its record: what
@@ -33,6 +35,8 @@ from nova_nodb_scheduler.synchronizer.records import publisher as publisher_modu
 LOG = logging.getLogger(__name__)
 
 TreeRecords = tuple[str, Sequence[provider_trees.ListedProvider]]
+#: Why a tree is set apart whose record is too large; the publisher's log says how much.
+UNWRITABLE = "its record cannot be written"
 #: Asks the back end for its time.
 NowSeconds = Callable[[], float]
 
@@ -45,6 +49,7 @@ class PublishedTrees:
     :param version: highest version written, 0 if nothing was
     :param again: roots to be read again: a scheduler wrote meanwhile
     :param whole: roots of which more than the allocations must be read
+    :param rejected: roots whose records cannot be written as they are
     :param seen: what stands on each root that was read, by consumer
     """
 
@@ -54,7 +59,16 @@ class PublishedTrees:
     broken: int = 0
     again: set[str] = attrs.field(factory=set)
     whole: set[str] = attrs.field(factory=set)
+    rejected: set[str] = attrs.field(factory=set)
     seen: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class ReadingTimes:
+    """When a reading of Placement began and when it was over; back-end seconds."""
+
+    began: float
+    ended: float
 
 
 @attrs.define(eq=False, slots=False)
@@ -70,24 +84,52 @@ class TreePublisher:
     _reader: placement_reader.PlacementReader
     _readers: futures.Executor | None = None
 
-    def whole(self, wanted: Sequence[TreeRecords]) -> PublishedTrees:
+    def now_seconds(self) -> float:
+        """Return the back end's time: when a reading begins.
+
+        :raises BackendUnavailable: it is not known
+        """
+        return self._synchronizer.now_seconds()
+
+    def whole(self, wanted: Sequence[TreeRecords], began_at: float) -> PublishedTrees:
         """Read trees entirely and publish them; a tree without its root is dropped.
 
+        One whose record cannot be written, for its size, is set apart: what stands there of
+        before would be taken for what was read.
+
+        :param began_at: back-end seconds before the trees were listed: a provider that
+            comes, or moves, below them changes nothing of what is read of the others
         :raises PlacementUnanswered: nothing of this call was published
         :raises BackendUnavailable: some may have been published
         """
-        began_at = self._synchronizer.now_seconds()
         found = self._each(lambda tree: self._reader.record(*tree), wanted)
+        times = ReadingTimes(began_at, self.now_seconds())
         written = PublishedTrees(read=len(wanted))
+        states: dict[str, Mapping[str, Any]] = {}
         updates: dict[str, publisher_module.Compute] = {}
         for (root, _members), state in zip(wanted, found, strict=True):
             if state is None:
-                updates[root] = _dropped(began_at, self._synchronizer.now_seconds)
+                updates[root] = _dropped(times, root, written, self.now_seconds)
                 continue
             written.broken += "broken" in state
             written.seen[root] = state["allocations"]
-            updates[root] = replaced(state, began_at, root, written, self._synchronizer.now_seconds)
-        return self._publish(updates, written)
+            states[root] = state
+            updates[root] = replaced(state, times, root, written, self.now_seconds)
+        written = self._publish(updates, written)
+        apart = {
+            root: provider_trees.set_apart(states[root], UNWRITABLE)
+            for root in sorted(written.rejected & states.keys())
+        }
+        if not apart:
+            return written
+        written.broken += len(apart)
+        return self._publish(
+            {
+                root: replaced(state, times, root, written, self.now_seconds)
+                for root, state in apart.items()
+            },
+            written,
+        )
 
     def allocations(self, roots: Sequence[str]) -> PublishedTrees:
         """Read what stands on the roots; their records must exist for it to matter.
@@ -97,8 +139,9 @@ class TreePublisher:
         :raises PlacementUnanswered: nothing of this call was published
         :raises BackendUnavailable: some may have been published
         """
-        began_at = self._synchronizer.now_seconds()
+        began_at = self.now_seconds()
         found = self._each(self._reader.allocations, roots)
+        times = ReadingTimes(began_at, self.now_seconds())
         written = PublishedTrees(read=len(roots))
         updates: dict[str, publisher_module.Compute] = {}
         for root, answer in zip(roots, found, strict=True):
@@ -106,16 +149,18 @@ class TreePublisher:
                 written.whole.add(root)
             else:
                 written.seen[root] = answer.by_consumer
-                updates[root] = _allocated(
-                    answer, began_at, root, written, self._synchronizer.now_seconds
-                )
-        return self._publish(updates, written)
+                updates[root] = _allocated(answer, times, root, written, self.now_seconds)
+        written = self._publish(updates, written)
+        written.whole |= written.rejected
+        return written
 
     def drop(self, roots: Sequence[str], listed_from: float) -> PublishedTrees:
         """Delete the records of trees that a listing begun at that time did not hold."""
         written = PublishedTrees()
-        now_seconds = self._synchronizer.now_seconds
-        return self._publish({root: _dropped(listed_from, now_seconds) for root in roots}, written)
+        times = ReadingTimes(listed_from, self.now_seconds())
+        return self._publish(
+            {root: _dropped(times, root, written, self.now_seconds) for root in roots}, written
+        )
 
     def _each(self, read: Callable[[Any], Any], wanted: Sequence[Any]) -> list[Any]:
         if self._readers is None or len(wanted) < 2:
@@ -135,6 +180,7 @@ class TreePublisher:
             written.changed += report.published + report.deleted
             written.version = max(written.version, report.version)
             written.again |= {key.key for key in report.failed}
+            written.rejected = {key.key for key in report.rejected}
         return written
 
 
@@ -170,6 +216,13 @@ def _undoes(
     return _written_since(current, began_at, now_seconds)
 
 
+def _overlaps(current: Mapping[str, Any], began_at: float, now_seconds: NowSeconds) -> bool:
+    """Tell whether a record is of a reading that was not over when another began."""
+    return any(
+        _time(current, name, began_at, now_seconds) > began_at for name in ("read_at", "read_until")
+    )
+
+
 def _stamp(current: Mapping[str, Any] | None, began_at: float) -> float:
     """Return when a reading began, but not just when the one before it did.
 
@@ -182,7 +235,7 @@ def _stamp(current: Mapping[str, Any] | None, began_at: float) -> float:
 
 def replaced(
     state: Mapping[str, Any],
-    began_at: float,
+    times: ReadingTimes,
     root: str,
     written: PublishedTrees,
     now_seconds: NowSeconds,
@@ -190,32 +243,37 @@ def replaced(
     """Return what puts a whole tree in its record's place, unless that is newer.
 
     :param state: of the record, without its times
-    :param began_at: back-end seconds before the tree was read
-    :param written: told of a scheduler's write since then, in ``again``
+    :param written: told in ``again`` where that is not known, and of a scheduler's write
+        since the reading began
     :param now_seconds: asks the back end for its time
     """
+    began_at = times.began
 
     def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is not None:
             if _undoes(state["allocations"], current, began_at, now_seconds):
                 written.again.add(root)
                 return publisher_module.UNCHANGED
-            if _time(current, "read_at", began_at, now_seconds) > began_at:
+            if _time(current, "whole_at", began_at, now_seconds) > began_at:
                 # Another keeper, who came after us, has read it since.
                 return publisher_module.UNCHANGED
+            if _overlaps(current, began_at, now_seconds):
+                written.again.add(root)
+                return publisher_module.UNCHANGED
         stamp = _stamp(current, began_at)
-        return {**state, "read_at": stamp, "whole_at": stamp}
+        return {**state, "read_at": stamp, "whole_at": stamp, "read_until": times.ended}
 
     return compute
 
 
 def _allocated(
     answer: placement_reader.ProviderAllocations,
-    began_at: float,
+    times: ReadingTimes,
     root: str,
     written: PublishedTrees,
     now_seconds: NowSeconds,
 ) -> publisher_module.Compute:
+    began_at = times.began
     stands = {consumer: answer.by_consumer[consumer] for consumer in sorted(answer.by_consumer)}
 
     def compute(current: publisher_module.State | None) -> publisher_module.Computed:
@@ -231,17 +289,28 @@ def _allocated(
         read_at = _time(current, "read_at", began_at, now_seconds)
         if current["allocations"] == stands or read_at > began_at:
             return publisher_module.UNCHANGED
-        return {**current, "allocations": stands, "read_at": _stamp(current, began_at)}
+        if _overlaps(current, began_at, now_seconds):
+            written.again.add(root)
+            return publisher_module.UNCHANGED
+        return {
+            **current,
+            "allocations": stands,
+            "read_at": _stamp(current, began_at),
+            "read_until": times.ended,
+        }
 
     return compute
 
 
-def _dropped(asked_at: float, now_seconds: NowSeconds) -> publisher_module.Compute:
+def _dropped(
+    times: ReadingTimes, root: str, written: PublishedTrees, now_seconds: NowSeconds
+) -> publisher_module.Compute:
     def compute(current: publisher_module.State | None) -> publisher_module.Computed:
         if current is not None and (
-            _written_since(current, asked_at, now_seconds)
-            or _time(current, "read_at", asked_at, now_seconds) > asked_at
+            _written_since(current, times.began, now_seconds)
+            or _overlaps(current, times.began, now_seconds)
         ):
+            written.again.add(root)
             return publisher_module.UNCHANGED
         return publisher_module.DELETE
 
@@ -266,7 +335,8 @@ class ProviderReread:
     def read(self, root: str) -> bool:
         """Read a provider's tree; True if its record was not what Placement has."""
         try:
-            return self._trees.whole([(root, self._reader.tree(root))]).changed > 0
+            began_at = self._trees.now_seconds()
+            return self._trees.whole([(root, self._reader.tree(root))], began_at).changed > 0
         except errors.NodbError as error:
             # It is refused by what is known, as if nobody had looked.
             LOG.warning(

@@ -26,7 +26,7 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.records import publisher
 from tests.functional.nova_adapter import cloud, mirror_cloud
 
-TIMES = ("read_at", "whole_at", "written_at")
+TIMES = ("read_at", "read_until", "whole_at", "written_at")
 #: Of the mirror's own record.
 FOUND = ("differing", "providers", "roots")
 

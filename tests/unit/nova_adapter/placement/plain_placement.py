@@ -81,7 +81,7 @@ class _Provider:
 
 
 class PlainPlacement:
-    """Providers without children, each described by one trait that it never had before.
+    """Providers, each described by one trait that it never had before; servers stand on roots.
 
     :param meanwhile: called before each answer: what others do as somebody reads
     """
@@ -89,6 +89,8 @@ class PlainPlacement:
     def __init__(self, clocks: Clocks, roots: Sequence[str]) -> None:
         self._clocks = clocks
         self.providers = {root: _Provider() for root in roots}
+        #: Roots of those that are none, by child.
+        self.roots: dict[str, str] = {}
         self.meanwhile: Callable[[], None] = lambda: None
         #: Requests, by kind.
         self.asked: list[str] = []
@@ -114,6 +116,11 @@ class PlainPlacement:
         provider.ended[provider.trait] = self._clocks.monotonic()
         provider.trait = f"CUSTOM_{len(provider.ended)}"
 
+    def adopt(self, root: str, child: str) -> None:
+        """Make a provider below a root, which shows nothing of it."""
+        self.providers[child] = _Provider()
+        self.roots[child] = root
+
     # -- what is read -----------------------------------------------------------------
 
     def get(self, path: str) -> Answer:
@@ -126,19 +133,21 @@ class PlainPlacement:
                 {
                     "resource_providers": [
                         {
-                            "uuid": root,
-                            "name": root,
+                            "uuid": name,
+                            "name": name,
                             "generation": provider.generation,
-                            "root_provider_uuid": root,
-                            "parent_provider_uuid": None,
+                            "root_provider_uuid": self.roots.get(name, name),
+                            "parent_provider_uuid": self.roots.get(name),
                         }
-                        for root, provider in self.providers.items()
-                        if asked in ("", root)
+                        for name, provider in self.providers.items()
+                        if asked in ("", self.roots.get(name, name))
                     ]
                 }
             )
         self.asked.append(found["part"])
-        provider = self.providers[found["root"]]
+        provider = self.providers.get(found["root"])
+        if provider is None:
+            return Answer({}, 404)
         parts: dict[str, Any] = {
             "inventories": {"VCPU": _INVENTORY},
             "traits": [provider.trait],
@@ -194,6 +203,9 @@ class Process:
         while self._replicator.step() is not replicator_contract.StepOutcome.IDLE:
             pass
 
+    def epoch(self) -> str | None:
+        return self._replicator.status().epoch
+
     def record(self, root: str) -> Mapping[str, Any] | None:
         return self.snapshot().namespace(known_namespaces.PROVIDERS.name).state(root)
 
@@ -202,7 +214,8 @@ class Process:
 
     def read(self, root: str) -> None:
         """Read a tree and publish it, as a keeper does."""
-        self.trees.whole([(root, self.reader.tree(root))])
+        began_at = self.trees.now_seconds()
+        self.trees.whole([(root, self.reader.tree(root))], began_at)
 
     def look(self, root: str) -> None:
         """Look at a provider that was hinted at, as a keeper does."""
@@ -210,25 +223,31 @@ class Process:
         if seen.whole:
             self.read(root)
 
-    def sweep(self) -> None:
-        """Compare all trees at once; what schedulers write to just now is looked at later."""
-        view = self.snapshot().namespace(known_namespaces.PROVIDERS.name)
-        epoch = self._replicator.status().epoch
-        swept = mirror_sweep.MirrorSweep(
+    def view(self) -> store_snapshot.NamespaceView:
+        return self.snapshot().namespace(known_namespaces.PROVIDERS.name)
+
+    def new_sweep(self) -> mirror_sweep.MirrorSweep:
+        epoch = self.epoch()
+        assert epoch is not None
+        return mirror_sweep.MirrorSweep(
             self.synchronizer,
             self._publisher,
             self.trees,
             self.reader,
-            view,
+            self.view(),
             epoch,
             mirror_sweep.MirrorSweepOptions(),
             "plain",
             self._clocks.monotonic,
         )
+
+    def sweep(self) -> None:
+        """Compare all trees at once; what schedulers write to just now is looked at later."""
+        swept = self.new_sweep()
         self.hinted.update(swept.begin())
         while swept.left:
-            self.hinted.update(swept.step(view))
-        swept.finish(view)
+            self.hinted.update(swept.step(self.view()))
+        swept.finish(self.view())
 
     def flush(self) -> None:
         """Publish own writes, if the back end answers."""
@@ -252,3 +271,30 @@ class Process:
             return None
         [trait] = record["traits"]
         return asked_at - self.placement.providers[root].ended.get(trait, asked_at)
+
+
+class Held:
+    """A reading of a process that stands still before it publishes, and wakes late."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._published: Callable[[], Any] = lambda: None
+        #: Roots that are to be read once more.
+        self.again: set[str] = set()
+
+    def read(self, root: str) -> None:
+        trees = self._process.trees
+        own = trees._publish
+
+        def stand_still(*arguments: Any) -> Any:
+            self._published = lambda: own(*arguments)
+            return tree_publisher.PublishedTrees()
+
+        trees._publish = stand_still  # type: ignore[method-assign]
+        try:
+            self._process.read(root)
+        finally:
+            trees._publish = own  # type: ignore[method-assign]
+
+    def let_go(self) -> None:
+        self.again |= self._published().again
