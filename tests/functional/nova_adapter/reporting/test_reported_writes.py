@@ -359,7 +359,7 @@ class ReportedWritesTest(cloud.CloudCase):
         self.reporter.flush()
         service.report_count += 1
         with (
-            mock.patch.object(main_db, "service_update", side_effect=RuntimeError),
+            mock.patch.object(main_db, "service_update", autospec=True, side_effect=RuntimeError),
             self.assertRaises(RuntimeError),
         ):
             service.save()
