@@ -25,11 +25,12 @@ _LOG_LEVELS = {
     "sqlalchemy": "WARN",
     "stevedore": "WARN",
     "urllib3.connectionpool": "WARN",
+    "nova.conductor.manager": "DEBUG",
     "nova.scheduler.manager": "DEBUG",
     "nova_nodb_scheduler.nova_adapter.decision_log": "DEBUG",
 }
-"""Of schedulers, in stock, too: which servers each request has, and which way it took, also of
-those who were killed later."""
+"""Of schedulers and conductors, in stock, too: which servers each request has, which way it took and
+where each server was sent, also of those who were killed later."""
 
 Options = dict[str, dict[str, str]]
 
@@ -141,7 +142,7 @@ def _overrides(
                 found[name], {"DEFAULT": {"rpc_response_timeout": str(shape.rpc_seconds)}}
             )
     levels = ",".join(f"{name}={level}" for name, level in _LOG_LEVELS.items())
-    for name in settings.scheduler_names:
+    for name in settings.control_plane_names:
         configuration.merge(found[name], {"DEFAULT": {"default_log_levels": levels}})
     if backend is not None:
         claims = {

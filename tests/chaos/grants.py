@@ -48,8 +48,12 @@ class Holding:
     :ivar row: its number in Placement's table; written anew it has another one
     :ivar why: a server or a move of it said that it is there, or nobody can tell; in words
     :ivar unseen_at: of the last sample without it, before the first with it
+    :ivar unseen_since: before that sample was taken: it may have been written since
+    :ivar idle_since: before the last sample, of those without it, in which nothing was under way
+        with its server
     :ivar sent_at: of the first sample in which a server or a move said so
     :ivar gone_at: of the first sample without it, behind the last with it; None while it stands
+    :ivar is_answered: its writer says that it answered with it
     :ivar is_withdrawn: its writer says that it took it back
     :ivar is_refused: its writer says that it answered an error, and nobody says otherwise
     """
@@ -59,47 +63,74 @@ class Holding:
     provider_uuid: str
     row: int
     unseen_at: float
+    unseen_since: float
+    idle_since: float
     first_at: float
     last_at: float
     why: str = ""
     sent_at: float | None = None
     gone_at: float | None = None
+    is_answered: bool = False
     is_withdrawn: bool = False
     is_refused: bool = False
 
-    def is_told_by(self, told: withdrawals.Withdrawal) -> bool:
-        """Say whether it is the allocation that its writer took back, and no other one there."""
+    def judge(self, told: "_ToldOfOne") -> None:
+        """Take in what its writer and Placement say of it."""
+        taken_back = [each.at for each in told.taken_back if self._is_told_by(each, told)]
+        self.is_withdrawn = bool(taken_back)
+        # Once that is carried out, an answer is with what was written anew.
+        ends = [at for at in told.changes for back in taken_back if back < at]
+        self.is_answered = self._was_answered_with(told, min(ends, default=self._until))
+        self.is_refused = self._was_refused(told)
+
+    def _is_told_by(self, withdrawal: withdrawals.Withdrawal, told: "_ToldOfOne") -> bool:
+        """Say whether it is the allocation that its writer took back, and no other one there.
+
+        What was taken back before the first sample is another one: this one was written anew.
+        """
         begin = self.first_at if self.stood_long else self.unseen_at
         return (
-            (told.server, told.provider) == (self.consumer, self.provider_uuid)
+            withdrawal.provider == self.provider_uuid
             and self.gone_at is not None
-            and begin <= told.at <= self.gone_at
+            and begin <= withdrawal.at <= self.gone_at
+            and not any(withdrawal.at < at <= self.first_at for at in told.changes)
         )
 
-    def was_refused(self, refusals: Collection[float], answers: Collection[float]) -> bool:
+    def _was_answered_with(self, told: "_ToldOfOne", until: float) -> bool:
+        """Say whether its writer answered with its host while it stood."""
+        return any(
+            self.unseen_since <= each.at <= until
+            for each in told.answers
+            if each.host == self.provider
+        )
+
+    def _was_refused(self, told: "_ToldOfOne") -> bool:
         """Say whether its writer answered an error while it stood, and nobody a host.
 
-        :param refusals: when requests for its server were answered with an error
-        :param answers: when with a host
+        Who began later did not write it. A conductor that was answered with a host for a move
+        goes on to an alternate without a word.
         """
-        until = float("inf") if self.gone_at is None else self.gone_at
-        refused, answered = (
-            any(self.unseen_at <= at <= until for at in each) for each in (refusals, answers)
+        refused = any(
+            self.unseen_at <= each.at <= self._until and each.began_at <= self.first_at
+            for each in told.refusals
         )
-        return refused and not answered
+        return refused and not any(
+            self.idle_since <= each.at <= self._until for each in told.answers
+        )
 
-    def was_answered_behind(self, moment: float, answers: Collection[float]) -> bool:
+    def was_answered_behind(self, moment: float, answers: Collection[withdrawals.Answer]) -> bool:
         """Say whether its writer answered with it, and not before a moment.
 
-        A conductor that sends its server to an alternate says nothing of that: what is
+        A conductor that moves its server to an alternate says nothing of that: what is
         answered behind that, or behind its end, is another request, of a move of the server.
 
         :param answers: when its server's requests were answered
         """
         ends = [at for at in (self.sent_at, self.gone_at) if at is not None]
         until = min(ends, default=float("inf"))
-        of_this = [at for at in answers if self.unseen_at <= at <= until]
-        return bool(of_this) and min(of_this) > moment
+        of_this = [each for each in answers if self.unseen_since <= each.at <= until]
+        with_it = any(each.host == self.provider for each in of_this)
+        return with_it and all(each.at > moment for each in of_this)
 
     def ended_at(self, deletions: Collection[float]) -> float | None:
         """Return when it went, at the latest; None while it stands.
@@ -116,6 +147,8 @@ class Holding:
         """Why somebody may have been answered with it; empty if nobody was."""
         if self.why not in ("", _LEAVING):
             return self.why
+        if self.is_answered:
+            return "its writer answered with it"
         if self.is_refused:
             return ""
         if self.why and not self.is_withdrawn:
@@ -125,9 +158,47 @@ class Holding:
         return "for long" if self.stood_long and not self.is_withdrawn else ""
 
     @property
+    def _until(self) -> float:
+        return float("inf") if self.gone_at is None else self.gone_at
+
+    @property
     def stood_long(self) -> bool:
         """Whether it stood for longer than :data:`WITHDRAWN_SECONDS`."""
         return self.last_at - self.first_at > WITHDRAWN_SECONDS
+
+
+@attrs.define
+class _ToldOfOne:
+    """What is told of one consumer.
+
+    :ivar deletions: when Placement had deleted all that it had
+    :ivar changes: these, and when it had written that anew
+    """
+
+    taken_back: list[withdrawals.Withdrawal] = attrs.field(factory=list)
+    answers: list[withdrawals.Answer] = attrs.field(factory=list)
+    refusals: list[withdrawals.Refusal] = attrs.field(factory=list)
+    deletions: list[float] = attrs.field(factory=list)
+    changes: list[float] = attrs.field(factory=list)
+
+
+def _by_consumer(told: Collection[withdrawals.Told]) -> Mapping[str, _ToldOfOne]:
+    """Return all that is told, sorted."""
+    found: dict[str, _ToldOfOne] = collections.defaultdict(_ToldOfOne)
+    for each in told:
+        match each:
+            case withdrawals.Withdrawal():
+                found[each.server].taken_back.append(each)
+            case withdrawals.Answer():
+                found[each.server].answers.append(each)
+            case withdrawals.Refusal():
+                found[each.server].refusals.append(each)
+            case withdrawals.Deletion():
+                found[each.consumer].deletions.append(each.at)
+                found[each.consumer].changes.append(each.at)
+            case withdrawals.Rewriting():
+                found[each.consumer].changes.append(each.at)
+    return found
 
 
 @attrs.define
@@ -152,16 +223,16 @@ class _Sample:
     def subject(self) -> str:
         return f"{self.provider} {self.kind}"
 
-    def room_at(self, deletions: Mapping[str, Collection[float]]) -> float | None:
+    def room_at(self, told: Mapping[str, _ToldOfOne]) -> float | None:
         """Return since when at the latest it held no more than it has; None: it never did.
 
-        :param deletions: when Placement had deleted what consumers had, by consumer
+        :param told: by consumer
         """
         if self.until is None or not self.is_last:
             # What came between samples that both hold too much, nobody knows.
             return self.until
         left = sum(amount for _, amount, _ in self.held)
-        ends = [(each.ended_at(deletions[each.consumer]), n) for each, n, _ in self.held]
+        ends = [(each.ended_at(told[each.consumer].deletions), n) for each, n, _ in self.held]
         for at, amount in sorted((at, n) for at, n in ends if at is not None and at <= self.until):
             left -= amount
             if left <= self.capacity:
@@ -174,7 +245,8 @@ class Grants:
 
     def __init__(self, told: Told = tuple) -> None:
         self._told = told
-        self._at = 0.0
+        self._at = self._since = 0.0
+        self._idle: dict[str, float] = {}
         self._standing: dict[tuple[str, str], Holding] = {}
         self._over: list[_Sample] = []
         self._going_on: list[_Sample] = []
@@ -189,7 +261,17 @@ class Grants:
                 holding = before.get(key)
                 if holding is None or holding.row != row:
                     uuid = now.provider_uuids.get(provider, "")
-                    holding = Holding(consumer, provider, uuid, row, self._at, now.at, now.at)
+                    holding = Holding(
+                        consumer,
+                        provider,
+                        uuid,
+                        row,
+                        unseen_at=self._at,
+                        unseen_since=self._since,
+                        idle_since=self._idle.get(consumer, float("-inf")),
+                        first_at=now.at,
+                        last_at=now.at,
+                    )
                 else:
                     before.pop(key)
                 holding.last_at = now.at
@@ -199,7 +281,11 @@ class Grants:
                 self._standing[key] = holding
         for holding in before.values():
             holding.gone_at = now.at
-        self._at = now.at
+            if not holding.why and (holding.consumer, holding.provider) not in self._standing:
+                # Since the last sample with it.
+                holding.why = _LEAVING if holding.consumer in leaving else ""
+        self._at, self._since = now.at, now.since
+        self._idle |= {each.uuid: now.since for each in now.servers.values() if each.is_settled}
         over = list(audit.over_committed(now))
         subjects = {finding.subject for finding in over}
         for sample in self._going_on:
@@ -224,28 +310,16 @@ class Grants:
 
     def judged(self) -> Iterator[tuple[float, audit.Finding]]:
         """Yield what each such sample is found to be by now, with its moment."""
-        told = self._told() if self._over else ()
-        taken_back = [each for each in told if isinstance(each, withdrawals.Withdrawal)]
-        answers: dict[str, list[float]] = collections.defaultdict(list)
-        refusals: dict[str, list[float]] = collections.defaultdict(list)
-        deletions: dict[str, list[float]] = collections.defaultdict(list)
-        for each in told:
-            if isinstance(each, withdrawals.Answer):
-                answers[each.server].append(each.at)
-            elif isinstance(each, withdrawals.Refusal):
-                refusals[each.server].append(each.at)
-            elif isinstance(each, withdrawals.Deletion):
-                deletions[each.consumer].append(each.at)
+        told = _by_consumer(self._told() if self._over else ())
         for sample in self._over:
             for holding, _, _ in sample.held:
-                holding.is_withdrawn = any(map(holding.is_told_by, taken_back))
-                holding.is_refused = holding.was_refused(
-                    refusals[holding.consumer], answers[holding.consumer]
-                )
+                holding.judge(told[holding.consumer])
             used = sum(amount for _, amount, _ in sample.held)
-            room_at = sample.room_at(deletions)
+            room_at = sample.room_at(told)
             why = {
-                holding.consumer: _why_kept(holding, sample, room_at, answers[holding.consumer])
+                holding.consumer: _why_kept(
+                    holding, sample, room_at, told[holding.consumer].answers
+                )
                 for holding, _, _ in sample.held
             }
             kept = sum(amount for holding, amount, _ in sample.held if why[holding.consumer])
@@ -265,7 +339,10 @@ class Grants:
 
 
 def _why_kept(
-    holding: Holding, sample: _Sample, room_at: float | None, answers: Collection[float]
+    holding: Holding,
+    sample: _Sample,
+    room_at: float | None,
+    answers: Collection[withdrawals.Answer],
 ) -> str:
     """Return why somebody may have been answered with a holding while its host held too much."""
     if (

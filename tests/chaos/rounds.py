@@ -342,27 +342,25 @@ def by_nova(
     room to others. A server that was built elsewhere may hold what its first host did not free.
     A group whose member nobody could be told of is Nova's to look at while it is built.
 
-    :returns: what is left, and lines of logs by the subject of what is not
+    :returns: what is left, and by the subject of what is not what it was, with a line of a log
     """
     left: list[ledger.Record] = []
     novas: dict[str, str] = {}
+    undone = {server: each for server, each in undone.items() if each.stands}
     for record in records:
+        lines: list[str] = []
         if record.kind == audit.UNALLOCATED and record.subject in undone:
-            novas[record.subject] = undone[record.subject].line
-            continue
-        if record.kind == audit.MISPLACED and record.subject in unfreed:
-            novas[record.subject] = unfreed[record.subject].line
-            continue
-        if record.kind == audit.GROUP_LATE:
-            alone = [each.line for each in untold.values() if each.server in record.detail]
-            if alone:
-                novas[record.subject] = alone[0]
-                continue
-        if record.kind == audit.CROWDED:
+            lines = [undone[record.subject].line]
+        elif record.kind == audit.MISPLACED and record.subject in unfreed:
+            lines = [unfreed[record.subject].line]
+        elif record.kind == audit.GROUP_LATE:
+            lines = [each.line for each in untold.values() if each.server in record.detail]
+        elif record.kind == audit.CROWDED:
             there = [each.line for each in undone.values() if each.server in record.detail]
-            if record.excess <= len(there):
-                novas[record.subject] = there[0]
-                continue
+            lines = there if record.excess <= len(there) else []
+        if lines:
+            novas[record.subject] = f"{record.kind}, {record.detail}; {lines[0]}"
+            continue
         left.append(record)
     return left, novas
 
@@ -371,8 +369,8 @@ class AfterQuiet:
     """Tells what a round left from what an earlier one did, and from what Nova itself leaves.
 
     :param counted: uuids that an earlier round counted; nothing is counted twice
-    :ivar by_nova: lines of logs by what Nova left: servers with a build request, and
-        migrations with an allocation
+    :ivar by_nova: by what Nova left, servers with a build request and migrations with an
+        allocation among it, what was found, with a line of a log
     """
 
     def __init__(self, logs: NovasLogs, counted: Collection[str]) -> None:
@@ -390,7 +388,7 @@ class AfterQuiet:
             if line is None:
                 findings.append(each)
             else:
-                self.by_nova[each.subject] = line
+                self.by_nova[each.subject] = f"{each.kind}, {each.detail}; {line}"
         return findings
 
 

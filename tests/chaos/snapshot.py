@@ -124,13 +124,14 @@ class Group:
 class Snapshot:
     """One moment.
 
-    :param at: monotonic seconds
+    :param at: monotonic seconds, not before that moment
     :param capacity: (total - reserved) * ratio by provider's name and resource class
     :param used: what is allocated, likewise
     :param allocated: by consumer: provider's name -> resource class -> amount
     :param rows: by consumer and provider: the highest number of its rows, which are written anew
         with every change
     :param provider_uuids: by name
+    :param since: monotonic seconds, not behind that moment
     """
 
     at: float
@@ -143,6 +144,7 @@ class Snapshot:
     build_requests: frozenset[str]
     rows: Mapping[tuple[str, str], int] = attrs.field(factory=dict)
     provider_uuids: Mapping[str, str] = attrs.field(factory=dict)
+    since: float = attrs.field(default=attrs.Factory(lambda self: self.at, takes_self=True))
 
     def slots(self) -> int:
         """VCPU of all hosts."""
@@ -259,7 +261,9 @@ class Reader:
 
     def snapshot(self) -> Snapshot:
         """Read all of it as of one moment."""
-        return self._within(lambda execute: read(execute, self._cells, time.monotonic()))
+        since = time.monotonic()
+        found = self._within(lambda execute: read(execute, self._cells, time.monotonic()))
+        return attrs.evolve(found, since=since)
 
     def faults(self, prefix: str) -> dict[str, str]:
         """Return why servers failed, as :func:`faults`."""

@@ -509,11 +509,14 @@ class GrantsTest(unittest.TestCase):
         self._withdrawn(1.5)
         self.assertEqual((["host1 VCPU"], []), self._found())
 
-    def _answered(self, at: float, server: str = "c") -> None:
-        self.told.append(withdrawals.Answer(server, at + self.ledger.began))
+    def _answered(self, at: float, server: str = "c", host: str = "host1") -> None:
+        self.told.append(withdrawals.Answer(server, at + self.ledger.began, host))
 
-    def _refused(self, at: float, server: str = "c") -> None:
-        self.told.append(withdrawals.Refusal(server, at + self.ledger.began))
+    def _refused(self, at: float, server: str = "c", took_seconds: float = 8.0) -> None:
+        self.told.append(withdrawals.Refusal(server, at + self.ledger.began, took_seconds))
+
+    def _rewritten(self, at: float, consumer: str = "c") -> None:
+        self.told.append(withdrawals.Rewriting(consumer, at + self.ledger.began))
 
     def test_what_nobody_was_answered_with_is_none_though_it_stands_for_long(self) -> None:
         """Seed 721 with redis: Placement was killed, so that its writer could not take it back."""
@@ -546,6 +549,104 @@ class GrantsTest(unittest.TestCase):
         self.assertEqual([], self._found()[0])
         self._answered(1.4)
         self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_an_error_of_who_began_behind_its_first_sample_excuses_nothing(self) -> None:
+        """A conductor allocated on an alternate; its server is asked for once more."""
+        self._look(1.3)
+        self._refused(1.9, took_seconds=0.5)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_an_error_excuses_nothing_where_another_scheduler_had_answered(self) -> None:
+        """The first scheduler slept; the second one's answer has alternates."""
+        self._answered(-3.0, host="host2")
+        self._look(1.3)
+        self._refused(1.2)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_an_error_of_a_move_excuses_though_its_server_was_built(self) -> None:
+        self.cloud.withdraw("c")
+        self.cloud.server("d", "host2")
+        self._answered(1.1, server="d", host="host2")
+        self._look(1.3)
+        self.cloud.sql("UPDATE nova_cell1.instances SET task_state = 'resize_prep'")
+        self.cloud.allocate("d", "host1")
+        self._look(1.6)
+        self._look(1.9)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+        self._refused(1.7, server="d", took_seconds=0.3)
+        self.assertEqual([], self._found()[0])
+
+    def test_what_its_writer_answered_with_is_one_though_it_goes_at_once(self) -> None:
+        """A nova-compute gives the build up before any sample has its host."""
+        self._look(1.3)
+        self.cloud.withdraw("c")
+        self._look(1.6)
+        self.assertEqual([], self._found()[0])
+        self._answered(1.2, host="host2")
+        self._answered(1.2, server="d")
+        self._answered(1.7)
+        self.assertEqual([], self._found()[0])
+        self._answered(1.4)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+
+    def test_an_answer_while_a_sample_was_taken_is_one_with_what_it_did_not_see(self) -> None:
+        self.cloud.withdraw("c")
+        now = self.cloud.snapshot(self.ledger.began + 1.6)
+        self.ledger.look(attrs.evolve(now, since=self.ledger.began + 1.2))
+        self.cloud.allocate("c", "host1")
+        self._look(1.9)
+        self.cloud.withdraw("c")
+        self._look(2.2)
+        self._answered(1.3)
+        self._refused(2.0)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_what_goes_with_a_server_whose_deletion_was_asked_for_since_the_last_sample(
+        self,
+    ) -> None:
+        self.ledger.leaving.add("c")
+        self.cloud.withdraw("c")
+        self._look(1.3)
+        self.assertEqual((["host1 VCPU"], []), self._found())
+        self._withdrawn(1.1)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_what_was_written_anew_before_a_sample_is_not_what_was_taken_back(self) -> None:
+        self.cloud.withdraw("c")
+        self._look(1.3)
+        self.cloud.allocate("c", "host1")
+        self._look(1.6)
+        self.ledger.leaving.add("c")
+        self.cloud.withdraw("c")
+        self._look(1.9)
+        self._withdrawn(1.4)
+        self.assertEqual([], self._found()[0])
+        self._rewritten(1.45)
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+
+    def test_what_was_taken_back_is_none_though_it_was_answered_with_when_written_anew(
+        self,
+    ) -> None:
+        self.cloud.withdraw("c")
+        self.cloud.withdraw("b")
+        self.cloud.allocate("c", "host1")
+        self._look(1.6)
+        self._withdrawn(1.1)
+        self._answered(1.5)
+        # It was not carried out: it stands as it was, and is answered with.
+        self.assertEqual(["host1 VCPU"], self._found()[0])
+        self._rewritten(1.2)
+        self.assertEqual(([], ["host1 VCPU"]), self._found())
+
+    def test_a_later_answer_with_another_host_excuses_nothing(self) -> None:
+        """What allocated here was a conductor; a scheduler that slept answers behind it."""
+        self._look(1.3)
+        self.cloud.withdraw("b")
+        self._look(1.6)
+        self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
+        self._look(1.9)
+        self._answered(1.7, host="host2")
+        self.assertEqual((["host1 VCPU"], []), self._found())
 
     def test_an_error_excuses_nothing_where_a_server_was_sent(self) -> None:
         self.cloud.sql("UPDATE nova_cell1.instances SET node = 'host1' WHERE uuid = 'c'")
@@ -700,20 +801,41 @@ class WithdrawalLinesTest(unittest.TestCase):
         )
         at = datetime.datetime.fromisoformat("2026-11-27 12:11:56.678").timestamp()
         found = list(withdrawals.read([f"{begin} Servers {_FIRST} are\n", answer]))
-        self.assertEqual([withdrawals.Answer(each, at) for each in (_FIRST, _SECOND)], found)
+        told = [
+            withdrawals.Answer(_FIRST, at, "host1"),
+            withdrawals.Answer(_SECOND, at, "host2"),
+        ]
+        self.assertEqual(told, found)
+        for others in (answer.replace("host1, ", ""), answer[: answer.index("; hosts") + 9]):
+            hosts = [each.host for each in withdrawals.read([others])]
+            self.assertEqual(["", ""], hosts)
         for outcome in ("no_valid_host", "error"):
             found = list(withdrawals.read([answer.replace("selected", outcome)]))
-            self.assertEqual([withdrawals.Refusal(each, at) for each in (_FIRST, _SECOND)], found)
+            told = [withdrawals.Refusal(each, at, 19.2) for each in (_FIRST, _SECOND)]
+            self.assertEqual(told, found)
+            self.assertEqual(at - 19.2, found[0].began_at)
+
+    def test_a_conductor_s_word_is_read_of_where_it_sends_a_server(self) -> None:
+        line = (
+            "2026-11-28 10:49:08.993 9057 DEBUG nova.conductor.manager [None req-0bf58116 d d] "
+            f"[instance: {_FIRST}] Selected host: host1; Selected node: node1; Alternates: "
+            "[('host2', 'node2')] schedule_and_build_instances /venv/nova/conductor/manager.py:1790\n"
+        )
+        others = [line.replace("; Selected node: node1", ""), line.replace("Selected host", "Host")]
+        at = datetime.datetime.fromisoformat("2026-11-28 10:49:08.993").timestamp()
+        found = list(withdrawals.read([*others, line]))
+        self.assertEqual([withdrawals.Answer(_FIRST, at, "node1")], found)
 
     def test_placement_s_word_is_read_of_what_it_deleted(self) -> None:
         line = (
             "2026-11-28 10:49:08.993 10398 INFO placement.requestlog [req-7331d90e req-0e4a] "
             f'127.0.0.1 "DELETE /allocations/{_FIRST}" status: 204 len: 0 microversion: 1.0\n'
         )
-        others = [line.replace("204", "404"), line.replace("DELETE", "PUT")]
+        others = [line.replace("204", "404"), line.replace("DELETE", "GET")]
         at = datetime.datetime.fromisoformat("2026-11-28 10:49:08.993").timestamp()
         self.assertEqual(
-            [withdrawals.Deletion(_FIRST, at)], list(withdrawals.read([*others, line]))
+            [withdrawals.Deletion(_FIRST, at), withdrawals.Rewriting(_FIRST, at)],
+            list(withdrawals.read([*others, line, line.replace("DELETE", "PUT")])),
         )
 
 
@@ -1018,9 +1140,36 @@ class UndoneTest(unittest.TestCase):
         told = f"Deleted allocations for instance {server}"
         return [f"2026-11-24 11:09:58.319 671 INFO {about} {told}\n"]
 
+    def spawned(self, server: str = _FIRST) -> str:
+        about = "nova.compute.manager [None req-353f70ae u p - - d d]"
+        told = "Took 0.00 seconds to spawn the instance on the hypervisor."
+        return f"2026-11-24 11:09:50.319 671 INFO {about} [instance: {server}] {told}\n"
+
     def test_a_server_whose_allocation_a_nova_compute_deleted_is_told(self) -> None:
         found = novas_own.undone(["something else\n", *self.log()])
-        self.assertEqual({_FIRST: novas_own.Undone(_FIRST, self.log()[0].strip())}, found)
+        self.assertEqual({_FIRST: novas_own.Undone(_FIRST, self.log()[0].strip(), False)}, found)
+
+    def test_what_another_may_have_built_since_excuses_no_server_without_an_allocation(
+        self,
+    ) -> None:
+        """A nova-compute gave it up before there was a guest, and its conductor sent it on."""
+        record = ledger.Record(audit.UNALLOCATED, _FIRST, "a", 1.0, 2.0)
+        for lines in (self.log(), [self.spawned(_SECOND), *self.log()]):
+            left, _ = rounds.by_nova([record], novas_own.undone(lines), {}, {})
+            self.assertEqual([record], left)
+
+    def test_the_end_of_a_server_excuses_nothing_of_its_life(self) -> None:
+        """Each server is deleted when its round is over, and stood without an allocation."""
+        about = "nova.compute.manager [None req-353f70ae u p - - d d]"
+        ends = f"2026-11-24 11:09:57.1 671 INFO {about} [instance: {_FIRST}] Terminating instance\n"
+        undone = novas_own.undone([self.spawned(), ends, *self.log()])
+        records = [
+            ledger.Record(audit.UNALLOCATED, _FIRST, "a", 1.0, 2.0),
+            ledger.Record(audit.CROWDED, "host5", f"{_FIRST} (a active, None)", 1.0, 2.0, 1, 1),
+        ]
+        self.assertEqual((records, {}), rounds.by_nova(records, undone, {}, {}))
+        # What a nova-compute deleted before, it did by itself.
+        self.assertEqual({_FIRST}, set(novas_own.undone([self.spawned(), *self.log(), ends])))
 
     def test_a_build_that_a_nova_compute_gave_up_is_told(self) -> None:
         about = "2026-11-24 15:07:59.287 20918 ERROR nova.compute.manager [None req-a85204f1 u p]"
@@ -1055,7 +1204,7 @@ class UndoneTest(unittest.TestCase):
         def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:
             return ledger.Record(kind, subject, told, 1.0, 2.0, excess=excess)
 
-        undone = novas_own.undone(self.log())
+        undone = novas_own.undone([self.spawned(), *self.log()])
         there = f"{_FIRST} (a active, None); {_SECOND} (b active, None)"
         excused = [record(audit.UNALLOCATED, _FIRST), record(audit.CROWDED, "host5", 1, there)]
         left = [
@@ -1082,7 +1231,9 @@ class UndoneTest(unittest.TestCase):
             ledger.Record(audit.GROUP, "g", together, 1.0, 2.0),
         ]
         left, novas = rounds.by_nova(records, {}, {}, untold)
-        self.assertEqual((records[1:], {"g": line}), (left, novas))
+        self.assertEqual((records[1:], ["g"]), (left, list(novas)))
+        self.assertTrue(novas["g"].endswith(line), novas)
+        self.assertIn(together, novas["g"])
 
     def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
         cloud = Cloud()
@@ -1243,6 +1394,9 @@ class UnfreedTest(unittest.TestCase):
         found = novas_own.unfreed([gave_up, silent.format(_FIRST), silent.format(_SECOND)])
         self.assertEqual({_FIRST}, set(found))
         self.assertEqual({}, novas_own.unfreed([silent.format(_FIRST), gave_up]))
+        # It deleted it in the end, and the server was built elsewhere.
+        freed = f"{own} INFO x {about} Deleted allocations for instance {_FIRST}\n"
+        self.assertEqual({}, novas_own.unfreed([gave_up, silent.format(_FIRST), freed]))
         elsewhere = [
             ledger.Record(audit.MISPLACED, server, "is active on host6, allocated on two", 1.0, 2.0)
             for server in (_FIRST, _SECOND)

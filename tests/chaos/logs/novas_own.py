@@ -117,6 +117,7 @@ _MOVES = re.compile(
     rf"(?P<migration>{_UUID})"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
+_SPAWNED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Took \S+ seconds to spawn the instance")
 _UNTOLD = re.compile(
     rf"Server (?P<server>{_UUID}) of group {_UUID} goes to node {_UUID} and nobody can be told"
 )
@@ -301,6 +302,11 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
             server = held["consumer"] or held["failed"]
             if server in not_built:
                 found[server] = Unfreed(server, server, line.strip())
+        freed = _UNALLOCATED.search(line)
+        if freed:
+            # After all: what it has since, it has by another.
+            found.pop(freed["server"], None)
+            not_built.discard(freed["server"])
         ended = _TERMINATED.search(line)
         if ended:
             deleted.add(ended["server"])
@@ -368,16 +374,33 @@ class Undone:
     """A server whose allocation a nova-compute deleted.
 
     :param line: of the log, with which it did
+    :param stands: there was a guest by then; else another may have built the server since
     """
 
     server: str
     line: str
+    stands: bool
 
 
 def undone(lines: Iterable[str]) -> dict[str, Undone]:
-    """Return the servers without theirs by a nova-compute's log, by server."""
-    told = _by_server(_UNALLOCATED, lines)
-    return {server: Undone(server, line) for server, line in told.items()}
+    """Return the servers without theirs by a nova-compute's log, by server.
+
+    A deletion that somebody asked for takes it as well, and says the same: it proves nothing.
+    """
+    spawned: set[str] = set()
+    leaving: set[str] = set()
+    found: dict[str, Undone] = {}
+    for line in lines:
+        guest, deleted = _SPAWNED.search(line), _UNALLOCATED.search(line)
+        if guest:
+            spawned.add(guest["server"])
+        ended = _TERMINATED.search(line)
+        if ended:
+            leaving.add(ended["server"])
+        if deleted and deleted["server"] not in leaving:
+            server = deleted["server"]
+            found[server] = Undone(server, line.strip(), server in spawned)
+    return found
 
 
 @attrs.frozen
