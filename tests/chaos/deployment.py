@@ -29,8 +29,8 @@ _LOG_LEVELS = {
     "nova.scheduler.manager": "DEBUG",
     "nova_nodb_scheduler.nova_adapter.decision_log": "DEBUG",
 }
-"""Of schedulers and conductors, in stock, too: which servers each request has, which way it took and
-where each server was sent, also of those who were killed later."""
+"""Of schedulers and conductors, in stock, too: which servers each request has, which way it took,
+and where each server was sent, also of those who were killed later."""
 
 Options = dict[str, dict[str, str]]
 

@@ -819,7 +819,7 @@ class WithdrawalLinesTest(unittest.TestCase):
         line = (
             "2026-11-28 10:49:08.993 9057 DEBUG nova.conductor.manager [None req-0bf58116 d d] "
             f"[instance: {_FIRST}] Selected host: host1; Selected node: node1; Alternates: "
-            "[('host2', 'node2')] schedule_and_build_instances /venv/nova/conductor/manager.py:1790\n"
+            "[('host2', 'node2')] schedule_and_build_instances /venv/nova/manager.py:1790\n"
         )
         others = [line.replace("; Selected node: node1", ""), line.replace("Selected host", "Host")]
         at = datetime.datetime.fromisoformat("2026-11-28 10:49:08.993").timestamp()
