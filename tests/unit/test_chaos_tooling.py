@@ -1394,6 +1394,13 @@ class UnfreedTest(unittest.TestCase):
         found = novas_own.unfreed([gave_up, silent.format(_FIRST), silent.format(_SECOND)])
         self.assertEqual({_FIRST}, set(found))
         self.assertEqual({}, novas_own.unfreed([silent.format(_FIRST), gave_up]))
+        # Seed 733 with etcd.
+        aborted = gave_up.replace("Failed to build", f"Build of instance {_FIRST} aborted: Failed")
+        refused = (
+            f"{own} WARNING x {about} Unable to delete allocation for instance {_FIRST}: (500)\n"
+        )
+        self.assertEqual({_FIRST}, set(novas_own.unfreed([aborted, refused])))
+        self.assertEqual({}, novas_own.unfreed([refused]))
         # It deleted it in the end, and the server was built elsewhere.
         freed = f"{own} INFO x {about} Deleted allocations for instance {_FIRST}\n"
         self.assertEqual({}, novas_own.unfreed([gave_up, silent.format(_FIRST), freed]))

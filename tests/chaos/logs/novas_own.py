@@ -90,6 +90,7 @@ _LEAKED = re.compile(
 )
 _NOT_BUILT = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] (?:Failed to build and run instance"
+    r"|Build of instance \S+ aborted"
     r"|Failed to revert task state for instance"
     # Its first words to its conductor were lost, before or behind what ends the task.
     r"|Successfully reverted task state from (?:None|scheduling) on failure for instance)"
