@@ -237,10 +237,10 @@ def requests(lines: Iterable[str]) -> dict[str, str]:
     The last one of a server that moved; what is in cell0 or nowhere has only one.
     """
     found: dict[str, str] = {}
-    for line in lines:
-        asked, named = _ASKED.search(line), _REQUEST.search(line)
-        if asked and named:
-            found |= dict.fromkeys(_SERVER.findall(asked[0]), named["request"])
+    for request, line in _of_requests(lines):
+        asked = _ASKED.search(line)
+        if asked:
+            found |= dict.fromkeys(_SERVER.findall(asked[0]), request)
     return found
 
 
@@ -320,17 +320,14 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
 def _not_given_back(lines: Iterable[str]) -> Iterator[Unfreed]:
     """Yield what a resize that was given up left with its migration."""
     by_request: dict[str, Unfreed] = {}
-    for line in lines:
-        named = _REQUEST.search(line)
-        if named is None:
-            continue
+    for request, line in _of_requests(lines):
         gives_back = _GIVES_BACK.search(line)
         if gives_back:
             left = Unfreed(gives_back["migration"], gives_back["server"], "")
-            by_request[named["request"]] = left
+            by_request[request] = left
         untold = _NOT_GIVEN_BACK.search(line)
-        if untold and named["request"] in by_request:
-            left = by_request[named["request"]]
+        if untold and request in by_request:
+            left = by_request[request]
             if untold[1] in (left.consumer, left.server):
                 yield attrs.evolve(left, line=line.strip())
 
@@ -342,18 +339,23 @@ def unreverted(lines: Iterable[str]) -> dict[str, Unfreed]:
     """
     unanswered: dict[str, str] = {}
     found: dict[str, Unfreed] = {}
-    for line in lines:
-        named = _REQUEST.search(line)
-        if named is None:
-            continue
+    for request, line in _of_requests(lines):
         silent = _UNANSWERED.search(line)
         if silent:
-            unanswered[named["request"]] = silent["consumer"]
+            unanswered[request] = silent["consumer"]
         failed = _NOT_REPLACED.search(line)
-        migration = unanswered.get(named["request"])
+        migration = unanswered.get(request)
         if failed and migration and migration != failed["server"]:
             found[migration] = Unfreed(migration, failed["server"], line.strip())
     return found
+
+
+def _of_requests(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the lines that name a request, each behind its id."""
+    for line in lines:
+        named = _REQUEST.search(line)
+        if named is not None:
+            yield named["request"], line
 
 
 def not_reverted(lines: Iterable[str]) -> dict[str, str]:
