@@ -55,8 +55,8 @@ def at_any_moment(now: snapshot_module.Snapshot, leaving: Container[str] = ()) -
     :param leaving: uuids of servers whose deletion was asked for: Nova's API and a nova-compute
         that is building one see to it both, and one of them may be done with the allocation before
     """
-    misplaced = (finding for finding in _misplaced(now) if finding.subject not in leaving)
-    return [*over_committed(now), *_crowded(now), *_broken_groups(now), *misplaced]
+    found = (finding for finding in misplaced(now) if finding.subject not in leaving)
+    return [*over_committed(now), *_crowded(now), *_broken_groups(now), *found]
 
 
 def after_quiet(now: snapshot_module.Snapshot) -> list[Finding]:
@@ -100,8 +100,8 @@ def _broken_groups(now: snapshot_module.Snapshot) -> Iterator[Finding]:
         for kind, counted in ((GROUP, standing), (GROUP_LATE, placed)):
             told = _broken(group, counted)
             if told:
-                placed = tuple((server.uuid, server.host or "") for server in counted)
-                yield Finding(kind, group.name, told, placed=placed, group=group)
+                where = tuple((server.uuid, server.host or "") for server in counted)
+                yield Finding(kind, group.name, told, placed=where, group=group)
                 break
 
 
@@ -127,7 +127,8 @@ def _broken(group: snapshot_module.Group, members: list[snapshot_module.Server])
     return f"{group.policy} {group.name}: {told}" if told else ""
 
 
-def _misplaced(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+def misplaced(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    """Yield servers that stand without their allocation, or with another one."""
     moving = {each.server for each in now.migrations.values() if each.is_under_way}
     for server in now.servers.values():
         if server.vm_state not in ("active", "resized") or server.task_state is not None:

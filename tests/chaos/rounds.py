@@ -172,6 +172,9 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.migrations),
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.ended_burials),
             novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.requests),
+            novas_own.ServiceLogs(
+                [*self._service_logs("compute"), *self._service_logs("api")], novas_own.freed
+            ),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -400,6 +403,7 @@ class NovasLogs:
     migrations: novas_own.ServiceLogs[str]
     burials: novas_own.ServiceLogs[novas_own.EndedBurial]
     requests: novas_own.ServiceLogs[str]
+    freed: novas_own.ServiceLogs[str]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -585,6 +589,25 @@ class AfterQuiet:
                 self.by_nova[each.subject] = f"{each.kind}, {each.detail}; {line}"
         return findings
 
+    def unended(
+        self, now: snapshot_module.Snapshot, leaving: Container[str]
+    ) -> list[audit.Finding]:
+        """Return what servers lack that nobody deletes any more, though that was asked for.
+
+        At other moments such servers are let alone: see :func:`audit.at_any_moment`. Who began
+        with a deletion and lost it has freed the allocation, and says so.
+        """
+        findings = []
+        for each in audit.misplaced(now):
+            if each.subject not in leaving:
+                continue
+            line = self._logs.freed.left().get(each.subject)
+            if line is None or each.kind != audit.UNALLOCATED:
+                findings.append(each)
+            else:
+                self.by_nova[each.subject] = f"{each.kind}, {each.detail}; {line}"
+        return findings
+
 
 class _Round:
     """The steps of a round that come behind its faults."""
@@ -644,6 +667,7 @@ class _Round:
             found = [finding for finding in left if not self._is_lost(finding, watched)]
             if not found:
                 self._keep(left, watched)
+                watched.note(self.left.unended(now, watched.leaving), time.monotonic())
                 seconds = time.monotonic() - since
                 self.say(f"nothing is under way any more after {seconds:.1f} s")
                 return round(seconds, 1)
@@ -817,8 +841,8 @@ class _Round:
                 break
             if left != before:
                 progress_at = time.monotonic()
-            is_told = left <= self._told(now)
-            patience = _NO_HOPE_SECONDS if is_told else _NO_PROGRESS_SECONDS
+            told_before = told_of_left(now, self.lost, self.left.by_nova)
+            patience = patience_seconds(left, told_before, watched.in_state_since, begun)
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 asked_again = time.monotonic()
                 self._delete({*now.servers, *requests}, watched)
@@ -831,19 +855,10 @@ class _Round:
                 watched.note([audit.Finding(BROKEN_RUN, "empty", told)], time.monotonic())
             else:
                 self._keep(self.left.findings(now), watched)
-                watched.note(undeletable(now, self._told(now)), time.monotonic())
+                told_before = told_of_left(now, self.lost, self.left.by_nova)
+                watched.note(undeletable(now, told_before), time.monotonic())
                 self._force(now)
         work.delete_groups()
-
-    def _told(self, now: snapshot_module.Snapshot) -> set[str]:
-        """Return what is told already, and servers in cell0, which hold nothing.
-
-        A conductor that ends as it buries a server may leave it where no API finds it. What a
-        server leaves behind its end was not told with it.
-        """
-        buried = {uuid for uuid, server in now.servers.items() if server.cell == _CELL0}
-        holders = now.allocated.keys() - now.servers.keys() - self.left.by_nova.keys()
-        return (self.lost.keys() | self.left.by_nova.keys() | buried) - holders
 
     def _end_left_by_nova(self, now: snapshot_module.Snapshot) -> None:
         """Take away what nobody else ever does, so that no later round finds it again."""
@@ -947,6 +962,33 @@ def missing_services(
     names = (*settings.control_plane_names, *settings.compute_names)
     # nova-api has none.
     return sorted({settings.host_of(name) for name in names if name != "nova-api"} - up)
+
+
+def told_of_left(
+    now: snapshot_module.Snapshot, lost: Collection[str], by_nova: Collection[str]
+) -> set[str]:
+    """Return what is told already, and servers in cell0, which hold nothing.
+
+    A conductor that ends as it buries a server may leave it where no API finds it. What a server
+    leaves behind its end was not told with it.
+    """
+    buried = {uuid for uuid, server in now.servers.items() if server.cell == _CELL0}
+    holders = now.allocated.keys() - now.servers.keys() - set(by_nova)
+    return {*lost, *by_nova, *buried} - holders
+
+
+def patience_seconds(
+    left: Collection[str], told: Collection[str], since: Callable[[str], float], begun: float
+) -> float:
+    """Return how long what does not go is waited for.
+
+    :param left: uuids of all that is left
+    :param told: of what was told before
+    :param since: says since when one is in its state; what its deletion changed may go yet
+    :param begun: deletions were asked for from then on
+    """
+    is_hopeless = all(uuid in told and since(uuid) < begun for uuid in left)
+    return _NO_HOPE_SECONDS if is_hopeless else _NO_PROGRESS_SECONDS
 
 
 def undeletable(now: snapshot_module.Snapshot, told: Container[str]) -> list[audit.Finding]:

@@ -887,6 +887,7 @@ def _logs(
         novas_own.ServiceLogs(computes, novas_own.migrations),
         novas_own.ServiceLogs(conductors, novas_own.ended_burials),
         novas_own.ServiceLogs(schedulers, novas_own.requests),
+        novas_own.ServiceLogs(computes, novas_own.freed),
     )
 
 
@@ -1288,6 +1289,38 @@ class RoundTest(unittest.TestCase):
             cloud.server(name, "host1")
         found = rounds.undeletable(cloud.snapshot(), {"a"})
         self.assertEqual([(audit.STUCK, "b")], [(each.kind, each.subject) for each in found])
+
+    def test_a_server_whose_deletion_was_forgotten_has_its_allocation_unless_nova_freed_it(
+        self,
+    ) -> None:
+        cloud = Cloud()
+        for name in (_FIRST, _SECOND, _THIRD):
+            cloud.server(name, "host1", on=None)
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "nova-compute-1.log")
+            left = rounds.AfterQuiet(_logs(computes=[log]), ())
+            log.write_text(f"x INFO y Deleted allocations for instance {_FIRST}\n")
+            found = left.unended(cloud.snapshot(), {_FIRST, _SECOND})
+        self.assertEqual([(audit.UNALLOCATED, _SECOND)], [(f.kind, f.subject) for f in found])
+        self.assertEqual({_FIRST}, set(left.by_nova))
+
+    def test_what_was_told_and_what_no_deletion_changes_is_not_waited_for_long(self) -> None:
+        cloud = Cloud()
+        cloud.server("lost", "host1", vm_state="building")
+        cloud.server("buried", None, cell="nova_cell0", vm_state="error")
+        cloud.server("other", "host1")
+        told = rounds.told_of_left(cloud.snapshot(), ["lost"], ["left"])
+        self.assertEqual({"lost", "buried", "left"}, told)
+
+        def seconds(*left: str, since: float = 1.0) -> float:
+            return rounds.patience_seconds(left, told, lambda _uuid: since, 2.0)
+
+        self.assertLess(seconds("lost", "buried", "left"), 30.0)
+        for longer in (seconds("lost", "other"), seconds("lost", since=3.0)):
+            self.assertGreaterEqual(longer, 60.0)
+        # It went, and left its allocation.
+        cloud.sql("DELETE FROM nova_cell1.instances WHERE uuid = 'lost'")
+        self.assertNotIn("lost", rounds.told_of_left(cloud.snapshot(), ["lost"], []))
 
     def test_a_round_that_broke_off_is_kept_as_one_that_found_something(self) -> None:
         shape = deployment.Shape(backend="redis")

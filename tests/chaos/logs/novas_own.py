@@ -449,6 +449,11 @@ def moment(line: str) -> float:
     return datetime.datetime.fromisoformat(line[:23]).timestamp()
 
 
+def freed(lines: Iterable[str]) -> dict[str, str]:
+    """Return the servers whose allocation a service of Nova's deleted, with the line."""
+    return _by_server(_UNALLOCATED, lines)
+
+
 def failed_builds(lines: Iterable[str]) -> dict[str, str]:
     """Return the servers whose nova-compute gave up building them, with the line that says so.
 
