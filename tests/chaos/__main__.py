@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -64,7 +65,10 @@ def main(arguments: list[str] | None = None) -> int:
             _print_plan(terminal, task, faults)
         return 0
     outcomes: list[rounds.Outcome] = []
-    with deployment.running(shape, settings, _progress(terminal)) as deployed:
+    begun = time.monotonic()
+    with deployment.running(shape, settings, _stopwatch(terminal)) as deployed:
+        ready = time.monotonic()
+        terminal.print(f"the deployment took {ready - begun:.1f} s", markup=False)
         with _watch(deployed) as watch:
             series = rounds.Rounds(
                 deployed, watch, options.clients, options.servers, _progress(terminal)
@@ -72,11 +76,14 @@ def main(arguments: list[str] | None = None) -> int:
             for number, (task, faults) in enumerate(plans.items(), 1):
                 terminal.print(f"[bold]round {number} of {len(plans)}[/bold]")
                 _print_plan(terminal, task, faults)
+                is_over = False
                 try:
                     outcome = series.run(task.seed, faults, task.seconds)
-                except Exception:
+                except Exception as error:
                     terminal.print(traceback.format_exc(), markup=False)
-                    break
+                    why = f"it broke off: {type(error).__name__}: {error}"
+                    outcome = rounds.unfinished(task.seed, shape, faults, why)
+                    is_over = True
                 outcome = attrs.evolve(outcome, kinds=task.kinds)
                 outcomes.append(outcome)
                 _tell(terminal, outcome)
@@ -88,8 +95,15 @@ def main(arguments: list[str] | None = None) -> int:
                 is_kept = not (options.stock or options.short or options.replay or shape.own_path)
                 if outcome.findings and is_kept:
                     regressions.keep([regressions.of(outcome, task.seconds, task.every_seconds)])
-                if outcome.findings and options.stop_at_first:
+                if is_over or (outcome.findings and options.stop_at_first):
                     break
+        ended = time.monotonic()
+    down = time.monotonic()
+    terminal.print(
+        f"seconds: deployment {ready - begun:.1f}, rounds {ended - ready:.1f}, its end "
+        f"{down - ended:.1f}, all {down - begun:.1f}",
+        markup=False,
+    )
     terminal.print(report.table(outcomes))
     clean = sum(1 for outcome in outcomes if not outcome.findings)
     terminal.print(f"{clean} passed, {len(tasks) - clean} failed, 0 skipped")
@@ -224,6 +238,13 @@ def _progress(terminal: rich_console.Console) -> stack_module.Progress:
     return lambda step: terminal.print(f"  {step}", style="dim", markup=False)
 
 
+def _stopwatch(terminal: rich_console.Console) -> stack_module.Progress:
+    """Print each step with the seconds since this was called."""
+    begun = time.monotonic()
+    say = _progress(terminal)
+    return lambda step: say(f"{time.monotonic() - begun:6.1f} s  {step}")
+
+
 def _print_plan(terminal: rich_console.Console, task: _Task, faults: Sequence[plan.Fault]) -> None:
     terminal.print(f"seed {task.seed}, {task.seconds:.0f} s, {len(faults)} faults:")
     for fault in faults:
@@ -239,6 +260,8 @@ def _tell(terminal: rich_console.Console, outcome: rounds.Outcome) -> None:
         f"started again: {', '.join(outcome.revived) or 'none'}",
         markup=False,
     )
+    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in outcome.phases.items())
+    terminal.print(f"seconds: {phases}", markup=False)
     for finding in outcome.findings:
         terminal.print(
             f"{finding['first_seconds']:.1f} to {finding['last_seconds']:.1f} s, "

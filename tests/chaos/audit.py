@@ -2,7 +2,7 @@
 """What is wrong in a snapshot: at any moment, and once nothing is under way any more."""
 
 import collections
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import attrs
 
@@ -30,12 +30,23 @@ class Finding:
 
     :param subject: uuid or name of what it is wrong with: the same in every sample
     :param excess: by how much, where that can be counted
+    :param hosts: those that hold what they should not, or lack what they should hold; none where
+        that is not all that is wrong
+    :param placed: the servers that it is about, each with its host
+    :param group: whose policy is broken
+    :param state: a server's, ``vm_state``
+    :param cell: the database of a server's cell; empty: of none; None: nobody can tell
     """
 
     kind: str
     subject: str
     detail: str
     excess: int = 0
+    hosts: tuple[str, ...] = ()
+    placed: tuple[tuple[str, str], ...] = ()
+    group: snapshot_module.Group | None = None
+    state: str | None = None
+    cell: str | None = None
 
 
 def at_any_moment(now: snapshot_module.Snapshot, leaving: Container[str] = ()) -> list[Finding]:
@@ -44,8 +55,8 @@ def at_any_moment(now: snapshot_module.Snapshot, leaving: Container[str] = ()) -
     :param leaving: uuids of servers whose deletion was asked for: Nova's API and a nova-compute
         that is building one see to it both, and one of them may be done with the allocation before
     """
-    misplaced = (finding for finding in _misplaced(now) if finding.subject not in leaving)
-    return [*over_committed(now), *_crowded(now), *_broken_groups(now), *misplaced]
+    found = (finding for finding in misplaced(now) if finding.subject not in leaving)
+    return [*over_committed(now), *_crowded(now), *_broken_groups(now), *found]
 
 
 def after_quiet(now: snapshot_module.Snapshot) -> list[Finding]:
@@ -75,7 +86,8 @@ def _crowded(now: snapshot_module.Snapshot) -> Iterator[Finding]:
             who = "; ".join(f"{s.uuid} ({s.name} {s.vm_state}, {s.task_state})" for s in servers)
             where = f"stand on {node}, which has {capacity:.0f}"
             detail = f"servers with {vcpus} VCPU {where}: {who}"
-            yield Finding(CROWDED, node, detail, int(vcpus - capacity))
+            placed = tuple((server.uuid, node) for server in servers)
+            yield Finding(CROWDED, node, detail, int(vcpus - capacity), placed=placed)
 
 
 def _broken_groups(now: snapshot_module.Snapshot) -> Iterator[Finding]:
@@ -88,8 +100,17 @@ def _broken_groups(now: snapshot_module.Snapshot) -> Iterator[Finding]:
         for kind, counted in ((GROUP, standing), (GROUP_LATE, placed)):
             told = _broken(group, counted)
             if told:
-                yield Finding(kind, group.name, told)
+                where = tuple((server.uuid, server.host or "") for server in counted)
+                yield Finding(kind, group.name, told, placed=where, group=group)
                 break
+
+
+def is_broken(group: snapshot_module.Group, hosts: Iterable[str]) -> bool:
+    """Say whether members on such hosts, one for each member, break a strict group's policy."""
+    counts = collections.Counter(hosts)
+    if group.policy == "affinity":
+        return len(counts) > 1
+    return max(counts.values(), default=0) > group.most_per_host
 
 
 def _broken(group: snapshot_module.Group, members: list[snapshot_module.Server]) -> str:
@@ -106,7 +127,8 @@ def _broken(group: snapshot_module.Group, members: list[snapshot_module.Server])
     return f"{group.policy} {group.name}: {told}" if told else ""
 
 
-def _misplaced(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+def misplaced(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    """Yield servers that stand without their allocation, or with another one."""
     moving = {each.server for each in now.migrations.values() if each.is_under_way}
     for server in now.servers.values():
         if server.vm_state not in ("active", "resized") or server.task_state is not None:
@@ -116,34 +138,50 @@ def _misplaced(now: snapshot_module.Snapshot) -> Iterator[Finding]:
         providers = set(now.allocated.get(server.uuid, {}))
         if not providers:
             detail = f"{server.name} is {server.vm_state} on {server.node}, without an allocation"
-            yield Finding(UNALLOCATED, server.uuid, detail)
+            yield Finding(UNALLOCATED, server.uuid, detail, hosts=(server.node or "",))
         elif providers != {server.node}:
             where = ", ".join(sorted(providers))
             detail = f"{server.name} is {server.vm_state} on {server.node}, allocated on {where}"
-            yield Finding(MISPLACED, server.uuid, detail)
+            # Without its own host's, another one's is not all that is wrong.
+            others = providers - {server.node} if server.node in providers else ()
+            yield Finding(MISPLACED, server.uuid, detail, hosts=tuple(sorted(others)))
 
 
 def _stuck(now: snapshot_module.Snapshot) -> Iterator[Finding]:
     for server in now.servers.values():
         if not server.is_settled:
             detail = f"{server.name} is {server.vm_state}, {server.task_state} on {server.host}"
-            yield Finding(STUCK, server.uuid, detail)
+            state = server.vm_state
+            yield Finding(STUCK, server.uuid, detail, state=state, cell=server.cell)
+    for move in now.migrations.values():
+        moved = now.servers.get(move.server)
+        if move.is_under_way and moved is not None and moved.is_settled:
+            detail = f"a move of {moved.name}, which is {moved.vm_state}, is {move.status}"
+            yield Finding(STUCK, move.uuid, detail, cell=moved.cell)
     for uuid in sorted(now.build_requests - set(now.servers)):
-        yield Finding(STUCK, uuid, NO_SERVER)
+        yield Finding(STUCK, uuid, NO_SERVER, cell="")
 
 
 def _orphans(now: snapshot_module.Snapshot) -> Iterator[Finding]:
+    moved = {each.server for each in now.migrations.values()}
     for consumer, providers in sorted(now.allocated.items()):
-        where = ", ".join(sorted(providers))
+        hosts = tuple(sorted(providers))
+        where = ", ".join(hosts)
         migration = now.migrations.get(consumer)
         server = now.servers.get(consumer)
         if migration is not None:
             if migration.is_over or migration.server not in now.servers:
                 detail = f"a move of {migration.server} that is {migration.status} holds {where}"
-                yield Finding(ORPHAN_MIGRATION, consumer, detail)
+                yield Finding(ORPHAN_MIGRATION, consumer, detail, hosts=hosts)
         elif server is not None:
             if server.vm_state == "error" and server.host is None:
                 detail = f"{server.name}, which failed before it had a host, holds {where}"
-                yield Finding(ORPHAN, consumer, detail)
+                yield Finding(ORPHAN, consumer, detail, hosts=hosts)
+            elif server.vm_state == "error" and consumer not in moved:
+                others = tuple(host for host in hosts if host not in (server.host, server.node))
+                if others:
+                    detail = f"{server.name}, which failed on {server.host}, holds {where}"
+                    yield Finding(ORPHAN, consumer, detail, hosts=others)
         elif consumer not in now.build_requests:
-            yield Finding(ORPHAN, consumer, f"a consumer that is nothing holds {where}")
+            told = f"a consumer that is nothing holds {where}"
+            yield Finding(ORPHAN, consumer, told, hosts=hosts)

@@ -76,6 +76,7 @@ class Workload:
     :param latest: the ledger's last sample
     :param leaving: takes the uuid of each server before its deletion is asked for
     :ivar asked: when each server was asked for (monotonic), by name
+    :ivar taken: names of those that the API took
     :ivar grouped: names of those that were asked for in a group
     """
 
@@ -99,6 +100,7 @@ class Workload:
         self._lock = threading.Lock()
         self.calls = Calls()
         self.asked: dict[str, float] = {}
+        self.taken: set[str] = set()
         self.grouped: set[str] = set()
         self.done: collections.Counter[str] = collections.Counter()
         self.errors: list[str] = []
@@ -164,9 +166,12 @@ class Workload:
             self.asked |= dict.fromkeys(names, began)
             if group is not None:
                 self.grouped |= set(names)
-        if not self.calls.send(self._cloud.compute, "post", "/servers", body):
-            # It may have been taken: then the ledger sees it, and whoever counts finds it there.
-            with self._lock:
+        is_taken = self.calls.send(self._cloud.compute, "post", "/servers", body)
+        with self._lock:
+            if is_taken:
+                self.taken |= set(names)
+            else:
+                # It may have been taken: then the ledger sees it, and who counts finds it there.
                 self.done["refused by the API"] += count
 
     def delete(self, server: snapshot_module.Server) -> None:

@@ -23,6 +23,7 @@ class Injection:
 
     :param say: told what happens, and when
     :ivar revived: names of processes that ended by themselves and were started again
+    :ivar ended: these, each with when that was seen, in seconds of the round
     :ivar failures: faults that could not be done
     """
 
@@ -44,6 +45,7 @@ class Injection:
         self._threads: list[threading.Thread] = []
         self.began = time.monotonic()
         self.revived: list[str] = []
+        self.ended: list[tuple[str, float]] = []
         self.failures: list[str] = []
 
     def __enter__(self) -> "Injection":
@@ -188,6 +190,7 @@ class Injection:
     def _revive(self, name: str) -> None:
         if self._stack.processes.pid(name) is None:
             self.revived.append(name)
+            self.ended.append((name, time.monotonic() - self.began))
             self._tell(f"{name} had ended by itself: started again")
             self._stack.processes.stop(name, signal.SIGKILL)
             self._stack.start(name)

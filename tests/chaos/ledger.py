@@ -13,6 +13,8 @@ from tests.chaos import snapshot as snapshot_module
 
 _SAMPLE_SECONDS = 0.3
 _MOVE = "a move"
+_AWAY = (pymysql.OperationalError, pymysql.InternalError, pymysql.InterfaceError, OSError)
+"""What a server that is away is told by; other errors are those of what reads."""
 _SAME_SECONDS = 1.5
 """Between two samples of one time in which a host held too much; reading takes its time, too."""
 
@@ -32,6 +34,7 @@ class Record:
     last_seconds: float
     samples: int = 1
     excess: int = 0
+    finding: audit.Finding | None = attrs.field(default=None, eq=False, repr=False)
 
     def seen_again(self, finding: audit.Finding, at_seconds: float) -> None:
         self.samples += 1
@@ -48,7 +51,23 @@ def _record(finding: audit.Finding, at_seconds: float) -> Record:
         at_seconds,
         at_seconds,
         excess=finding.excess,
+        finding=finding,
     )
+
+
+def merged(records: Iterable[Record]) -> list[Record]:
+    """Return a record for each kind and subject, in the order in which each was seen first."""
+    found: dict[tuple[str, str], Record] = {}
+    for each in sorted(records, key=lambda record: record.first_seconds):
+        known = found.get((each.kind, each.subject))
+        if known is None:
+            found[each.kind, each.subject] = attrs.evolve(each)
+            continue
+        known.samples += each.samples
+        known.last_seconds = max(known.last_seconds, each.last_seconds)
+        if each.excess > known.excess:
+            known.excess, known.detail = each.excess, each.detail
+    return list(found.values())
 
 
 class Ledger:
@@ -58,7 +77,7 @@ class Ledger:
     :param told: reads what writers of allocations say they took back and answered
     :ivar leaving: uuids of servers whose deletion was asked for, before it was sent
     :ivar samples: how often it looked
-    :ivar blind_seconds: the longest time in which it could not look
+    :ivar clock_ahead_seconds: of the time since the epoch before that of the round
     :ivar most_active: most servers that stood at once
     """
 
@@ -69,16 +88,20 @@ class Ledger:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="ledger", daemon=True)
-        self._records: dict[tuple[str, str], Record] = {}
+        self._records: dict[tuple[str, str, str], Record] = {}
         self._grants = grants.Grants(told)
+        self._first: dict[str, float] = {}
+        self._there: dict[tuple[str, str], float] = {}
         self._settled: dict[str, tuple[float, str]] = {}
         self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
         self._free: list[tuple[float, int]] = []
         self._latest: snapshot_module.Snapshot | None = None
         self.began = time.monotonic()
+        self.clock_ahead_seconds = time.time()
         self.leaving: set[str] = set()
         self.samples = 0
-        self.blind_seconds = 0.0
+        self._blind_seconds = 0.0
+        self._ended: float | None = None
         self.most_active = 0
         self.failures: list[str] = []
 
@@ -89,6 +112,15 @@ class Ledger:
     def __exit__(self, *_exc: object) -> None:
         self._stop.set()
         self._thread.join()
+        self._ended = time.monotonic()
+
+    @property
+    def blind_seconds(self) -> float:
+        """The longest time in which it could not look: at the begin and at the end, too."""
+        with self._lock:
+            last = self.began if self._latest is None else self._latest.at
+            end = time.monotonic() if self._ended is None else self._ended
+            return max(self._blind_seconds, end - last)
 
     @property
     def latest(self) -> snapshot_module.Snapshot | None:
@@ -110,6 +142,13 @@ class Ledger:
         """Everything that was wrong, in the order in which it was seen first.
 
         Asked when the round is over: see :mod:`.grants`.
+        """
+        return merged(self.seen())
+
+    def seen(self) -> list[Record]:
+        """As :meth:`records`, but a record for each way in which it was wrong.
+
+        What excuses one of them says nothing of the others.
         """
         with self._lock:
             found = [*self._records.values(), *self._judged(audit.OVER_COMMIT)]
@@ -145,6 +184,18 @@ class Ledger:
         with self._lock:
             return dict(self._settled)
 
+    def first_seen(self, uuid: str) -> float | None:
+        """Return when a server or its request was first seen, in seconds of the round."""
+        with self._lock:
+            at = self._first.get(uuid)
+        return None if at is None else at - self.began
+
+    def there_since(self, uuid: str, host: str) -> float | None:
+        """Return when a server was first seen on a host, likewise."""
+        with self._lock:
+            at = self._there.get((uuid, host))
+        return None if at is None else at - self.began
+
     def in_state_since(self, uuid: str) -> float:
         """Return when a server was first seen as it is now (monotonic); the begin if never."""
         with self._lock:
@@ -167,11 +218,12 @@ class Ledger:
         with self._lock:
             for finding in findings:
                 at_seconds = round(at - self.began, 2)
-                known = self._records.get((finding.kind, finding.subject))
+                key = finding.kind, finding.subject, finding.detail
+                known = self._records.get(key)
                 if known is not None:
                     known.seen_again(finding, at_seconds)
                     continue
-                self._records[finding.kind, finding.subject] = _record(finding, at_seconds)
+                self._records[key] = _record(finding, at_seconds)
 
     def look(self, now: snapshot_module.Snapshot) -> None:
         """Take one sample into account."""
@@ -181,14 +233,21 @@ class Ledger:
         with self._lock:
             self._grants.look(now, self.leaving)
             if self._latest is not None:
-                self.blind_seconds = max(self.blind_seconds, now.at - self._latest.at)
+                self._blind_seconds = max(self._blind_seconds, now.at - self._latest.at)
+            else:
+                self._blind_seconds = now.at - self.began
             self._latest = now
             self.samples += 1
             self._free.append((now.at, now.free()))
             self.most_active = max(self.most_active, now.active())
             for move in now.migrations.values():
                 self._enter(move.uuid, (move.status, _MOVE), now.at)
+            for uuid in now.build_requests:
+                self._first.setdefault(uuid, now.at)
             for server in now.servers.values():
+                self._first.setdefault(server.uuid, now.at)
+                if server.host:
+                    self._there.setdefault((server.uuid, server.host), now.at)
                 self._enter(server.uuid, (server.vm_state, server.task_state), now.at)
                 if server.vm_state in ("active", "error"):
                     self._settled.setdefault(server.name, (now.at, server.vm_state))
@@ -203,8 +262,8 @@ class Ledger:
         while not self._stop.wait(_SAMPLE_SECONDS):
             try:
                 self.look(self._take())
-            except (pymysql.MySQLError, OSError):
-                continue  # the server is away; told as blind_seconds
+            except _AWAY:
+                continue  # told as blind_seconds
             except Exception as error:  # told with the round's findings, which then fail it
                 self.failures.append(f"{type(error).__name__}: {error}")
                 return

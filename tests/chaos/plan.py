@@ -29,6 +29,9 @@ restart: the service's own end, and a start; cut: no byte passes, or every conne
 _NOVAS_OWN = ("conductor-", "api-", "rabbitmq-", "mariadb-")
 _LOSES_BEFORE_SECONDS = 60.0
 _LOSES_AFTER_SECONDS = 30.0
+_CELLS_OWN = "nova-conductor-"
+_STARTS_SECONDS = 60.0
+"""Within which a service that could not start behind a fault is seen to have ended."""
 
 _WARM_UP_SECONDS = 5.0
 """Before the first fault: clients fill the cloud."""
@@ -67,7 +70,7 @@ class Fault:
     def holds_back(self) -> bool:
         return self.choice < 0.5
 
-    def loses_in_stock(self, since_seconds: float) -> bool:
+    def loses_in_stock(self, since_seconds: float, cell: str | None = None) -> bool:
         """Whether Nova itself may have lost what has been in one state since then.
 
         What a conductor or an API worker has taken, or what is in RabbitMQ's queues, nobody takes
@@ -75,10 +78,24 @@ class Fault:
         of this excuses what was lost by a scheduler.
 
         :param since_seconds: of the round
+        :param cell: whose conductors alone serve it, the name of its database; None: any may
         """
+        if cell is not None and self.target.startswith(_CELLS_OWN):
+            if self.target.removeprefix(_CELLS_OWN).split("-")[0] != cell.removeprefix("nova_"):
+                return False
         begins = self.at_seconds - _LOSES_BEFORE_SECONDS
         is_novas = self.kind.startswith(_NOVAS_OWN) or self.target == "mariadb"
         return is_novas and begins <= since_seconds <= self.ends_seconds + _LOSES_AFTER_SECONDS
+
+    def ends_others(self, at_seconds: float) -> bool:
+        """Whether a service may have ended by itself for it then, as in stock.
+
+        Who starts while MariaDB or RabbitMQ is away ends at once.
+
+        :param at_seconds: of the round
+        """
+        is_such = self.kind.startswith(("rabbitmq-", "mariadb-")) or self.target == "mariadb"
+        return is_such and self.at_seconds <= at_seconds <= self.ends_seconds + _STARTS_SECONDS
 
     @property
     def ends_seconds(self) -> float:

@@ -6,8 +6,8 @@ import datetime
 import pathlib
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -19,6 +19,7 @@ from tests.chaos import snapshot as snapshot_module
 from tests.chaos.logs import decision_lines, novas_own, withdrawals
 from tests.faults import trial as faults_trial
 from tests.faults import watch as watch_module
+from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
 QUIET_SECONDS = 300.0
@@ -35,17 +36,28 @@ to a report that a bus lost, and is dead to all for as long as that."""
 
 NO_MEMORY = "not from memory again"
 COMPARE = "compare differs"
-NO_COMPUTE = "a compute service stays down"
+NO_SERVICE = "a service stays down"
+ENDED = "a service ended by itself"
+TRACELESS = "requests without a trace"
 ROOM_LOST = "room that nobody gets"
 BROKEN_RUN = "the round itself"
 
 _ASK_AGAIN_SECONDS = 20.0
 _SAMPLE_SECONDS = 30.0
-_LOST_SECONDS = 100.0
-"""In one state: beyond a call that is answered by nobody, and what its caller does then."""
+_RPC_SECONDS = 60.0
+"""Nova's own ``rpc_response_timeout``."""
+_LOST_SECONDS = 40.0
+"""In one state, beyond a call that is answered by nobody: what its caller does then."""
 _NO_PROGRESS_SECONDS = 90.0
+_NO_HOPE_SECONDS = 25.0
+"""Where all that does not go is told already; it was asked for once more within them."""
+_BLIND_SECONDS = 60.0
+"""Longer than a server is stopped, or killed and started; what went on meanwhile nobody saw."""
 _FREE_LEASES = 1.5
 _BEYOND = 2
+_CELL0 = "nova_cell0"
+_LOG_SECONDS = 1.0
+"""A sample of what a log tells may be that much older than its line."""
 """Servers asked for beyond the last slot, when all is quiet."""
 _REASONS = {
     "No valid host was found": "no valid host",
@@ -84,6 +96,7 @@ class Outcome:
     :param fallbacks: requests that left memory, by reason, by the schedulers' logs
     :param blind_seconds: the longest time without a sample
     :param own_path: see :class:`.deployment.Shape`
+    :param phases: seconds of each step of it, in their order
     :param revision: of the code; empty where nobody filed it
     """
 
@@ -118,6 +131,7 @@ class Outcome:
     withdrawn: tuple[Mapping[str, Any], ...] = ()
     left_by_nova: tuple[str, ...] = ()
     own_path: str | None = None
+    phases: Mapping[str, float] = attrs.field(factory=dict)
     revision: str = ""
 
     def subjects(self, *kinds: str) -> int:
@@ -158,6 +172,9 @@ class Rounds:
             novas_own.ServiceLogs(self._service_logs("compute"), novas_own.migrations),
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.ended_burials),
             novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.requests),
+            novas_own.ServiceLogs(
+                [*self._service_logs("compute"), *self._service_logs("api")], novas_own.freed
+            ),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -173,7 +190,9 @@ class Rounds:
             faults = plan.without_backend(faults)
         reader = snapshot_module.Reader(self._stack.settings)
         left = AfterQuiet(self._logs, self._counted)
-        round_ = _Round(self._stack, self._watch, seed, faults, self._say, left)
+        rpc_seconds = self._deployed.shape.rpc_seconds or _RPC_SECONDS
+        lost_seconds = rpc_seconds + _LOST_SECONDS
+        round_ = _Round(self._stack, self._watch, seed, faults, self._say, left, lost_seconds)
         if self._watch is not None:
             round_.wait_memory()
             self._watch.begin()
@@ -225,28 +244,52 @@ class Rounds:
                 round_.begin(injector.began)
                 time.sleep(max(0.0, began + seconds - time.monotonic()))
             round_.say("clients stopped")
+            round_.ended("clients")
             injector.wait()
             healed = time.monotonic()
             round_.say("faults over, everything runs")
+            round_.ended("rest of the faults")
             memory_seconds = round_.wait_memory(watched, healed) if self._watch else None
+            round_.ended("memory")
             quiet_seconds = round_.wait_quiet(watched, healed)
             active_at_end = watched.latest.active() if watched.latest else 0
+            round_.ended("quiet")
             if self._watch:
                 round_.compare(watched)
+            round_.ended("compare")
             # What a scheduler that died had claimed is held for a lease.
             wait = healed + _FREE_LEASES * shape.lease_seconds - time.monotonic()
             time.sleep(max(0.0, wait if shape.with_plugin else 0.0))
-            round_.wait_computes(watched, healed)
+            round_.ended("leases")
+            round_.wait_services(watched, healed)
+            round_.ended("services")
             round_.fill(watched)
+            if self._watch:
+                # What came back must have stayed.
+                round_.wait_memory(watched)
+            round_.ended("last slots")
             fallbacks = lines.left_memory()
-            ends = round_.ends(work)
+            ends = round_.ends(work, watched)
             round_.empty(watched, work)
+            round_.ended("emptying")
         failures = [*injector.failures, *work.errors, *watched.failures]
-        watched.note([audit.Finding(BROKEN_RUN, told, told) for told in failures], time.monotonic())
+        if watched.blind_seconds > _BLIND_SECONDS:
+            failures.append(f"blind for {watched.blind_seconds:.0f} s")
+        broken = [audit.Finding(BROKEN_RUN, told, told) for told in failures]
+        watched.note([*broken, *ended_by_themselves(injector.ended, faults)], time.monotonic())
         answers = round_.answers(work, watched)
         calls = work.calls.seconds()
-        told_by = (self._logs.builds, self._logs.computes, self._logs.schedulers)
-        found, novas = by_nova(watched.records(), *(logs.left() for logs in told_by))
+        latest = watched.latest
+        told = Told(
+            undone={_host_of(name): of for name, of in self._logs.builds.by_process().items()},
+            unfreed={_host_of(name): of for name, of in self._logs.computes.by_process().items()},
+            untold=tuple(self._logs.schedulers.left().values()),
+            nodes=latest.provider_uuids if latest else {},
+            began=watched.clock_ahead_seconds,
+            history=watched,
+        )
+        seen, novas = by_nova(watched.seen(), told)
+        found = ledger.merged(seen)
         return Outcome(
             seed=round_.seed,
             control_plane=shape.control_plane,
@@ -262,8 +305,8 @@ class Rounds:
             active_at_end=active_at_end,
             room_left=round_.room_left(work, watched, ends),
             lost=tuple(f"{uuid}: {told}" for uuid, told in sorted(round_.lost.items())),
-            findings=tuple(attrs.asdict(record) for record in found),
-            withdrawn=tuple(attrs.asdict(record) for record in watched.withdrawn()),
+            findings=tuple(map(_told_of, found)),
+            withdrawn=tuple(map(_told_of, watched.withdrawn())),
             left_by_nova=tuple(
                 f"{subject}: {line}"
                 for subject, line in sorted({**round_.left.by_nova, **novas}.items())
@@ -282,7 +325,65 @@ class Rounds:
             notes=tuple(round_.notes),
             run_on=datetime.datetime.now(datetime.UTC).date().isoformat(),
             own_path=shape.own_path,
+            phases=round_.phases,
         )
+
+
+def _told_of(record: ledger.Record) -> dict[str, Any]:
+    """Return what is kept of a record."""
+    return attrs.asdict(record, filter=lambda field, _value: field.name != "finding")
+
+
+def ended_by_themselves(
+    ended: Iterable[tuple[str, float]], faults: Collection[plan.Fault]
+) -> list[audit.Finding]:
+    """Return the services that ended by themselves while nothing that they need was away.
+
+    :param ended: names of processes, and when that was seen, in seconds of the round
+    """
+    return [
+        audit.Finding(ENDED, name, f"{name} had ended by itself {at:.1f} s into the round")
+        for name, at in ended
+        if not any(fault.ends_others(at) for fault in faults)
+    ]
+
+
+def unfinished(
+    seed: int, shape: deployment.Shape, faults: Iterable[plan.Fault], why: str
+) -> Outcome:
+    """Return what is kept of a round that broke off: it found something, whatever it was."""
+    finding = audit.Finding(BROKEN_RUN, "round", why)
+    return Outcome(
+        seed=seed,
+        control_plane=shape.control_plane,
+        kinds=shape.kinds,
+        plan=tuple(map(str, faults)),
+        seconds=0.0,
+        slots=0,
+        asked=0,
+        ends={},
+        done={},
+        calls={},
+        most_active=0,
+        active_at_end=0,
+        room_left=0,
+        findings=(_told_of(ledger.Record(finding.kind, finding.subject, why, 0.0, 0.0)),),
+        lost=(),
+        answer_p50_seconds=0.0,
+        answer_p99_seconds=0.0,
+        answer_longest_seconds=0.0,
+        call_p99_seconds=0.0,
+        call_longest_seconds=0.0,
+        quiet_seconds=None,
+        memory_seconds=None,
+        fallbacks={},
+        samples=0,
+        blind_seconds=0.0,
+        revived=(),
+        notes=(),
+        run_on=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        own_path=shape.own_path,
+    )
 
 
 @attrs.frozen
@@ -302,6 +403,7 @@ class NovasLogs:
     migrations: novas_own.ServiceLogs[str]
     burials: novas_own.ServiceLogs[novas_own.EndedBurial]
     requests: novas_own.ServiceLogs[str]
+    freed: novas_own.ServiceLogs[str]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -319,22 +421,127 @@ class NovasLogs:
                 asked, burials = self.requests.left(), self.burials.left()
                 left = novas_own.unburied(finding.subject, asked, burials)
         elif finding.kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
-            left = self.computes.left().get(finding.subject)
+            left = self._unfreed(finding)
             left = left or self.moves.left().get(finding.subject)
             if left is None:
                 server = self.migrations.left().get(finding.subject, "")
                 return self.reverts.left().get(server)
-        elif finding.kind == audit.STUCK and not self.sends_again:
+        elif finding.state == "building" and not self.sends_again:
             # Its first call was lost, with a conductor or RabbitMQ, and so was what it says then.
             left = self.builds.left().get(finding.subject)
         return None if left is None else left.line
 
+    def _unfreed(self, finding: audit.Finding) -> novas_own.Unfreed | None:
+        """Return why nobody freed what a consumer holds; of a server, on each of its hosts."""
+        found = self.computes.left().get(finding.subject)
+        if found is None or found.consumer != found.server:
+            return found
+        by_host = {_host_of(name): of for name, of in self.computes.by_process().items()}
+        is_all = all(finding.subject in by_host.get(host, {}) for host in finding.hosts)
+        return found if finding.hosts and is_all else None
+
+
+def _host_of(compute: str) -> str:
+    return compute.replace("nova-compute-", "host")
+
+
+class History(Protocol):
+    """When servers were first seen, in seconds of the round; None: never."""
+
+    def first_seen(self, uuid: str) -> float | None: ...
+
+    def there_since(self, uuid: str, host: str) -> float | None: ...
+
+
+@attrs.frozen
+class Told:
+    """What services' logs prove of a round that Nova did by itself.
+
+    :param undone: by host, and by server
+    :param unfreed: likewise, of builds
+    :param nodes: providers' uuids, by host
+    :param began: of the round, in seconds since the epoch
+    """
+
+    undone: Mapping[str, Mapping[str, novas_own.Undone]] = attrs.field(factory=dict)
+    unfreed: Mapping[str, Mapping[str, novas_own.Unfreed]] = attrs.field(factory=dict)
+    untold: Collection[novas_own.Untold] = ()
+    nodes: Mapping[str, str] = attrs.field(factory=dict)
+    began: float = 0.0
+    history: History | None = None
+
+    def lines(self, record: ledger.Record) -> list[str]:
+        """Return the lines that tell all of what a record is of; none if they do not."""
+        finding = record.finding
+        if finding is None:
+            return []
+        until = self.began + record.first_seconds + _LOG_SECONDS
+        if record.kind == audit.UNALLOCATED:
+            return self._all(self.undone, finding.subject, finding.hosts, until)
+        if record.kind == audit.MISPLACED:
+            return self._all(self.unfreed, finding.subject, finding.hosts, until)
+        if record.kind == audit.GROUP_LATE:
+            return self._of_group(finding, until)
+        if record.kind == audit.CROWDED:
+            told = [self._all(self.undone, who, (host,), until) for who, host in finding.placed]
+            there = [line for lines in told for line in lines]
+            return there if finding.excess <= len(there) else []
+        return []
+
+    def _all(
+        self,
+        told: Mapping[str, Mapping[str, novas_own.Undone | novas_own.Unfreed]],
+        server: str,
+        hosts: Collection[str],
+        until: float,
+    ) -> list[str]:
+        """Return a line of a server for each of some hosts; none where one has none by then."""
+        found = [told.get(host, {}).get(server) for host in hosts]
+        lines = [
+            each.line
+            for each in found
+            if each is not None
+            and each.at <= until
+            and (isinstance(each, novas_own.Unfreed) or each.stands)
+        ]
+        return lines if len(lines) == len(hosts) else []
+
+    def _of_group(self, finding: audit.Finding, until: float) -> list[str]:
+        """Return the lines of members but for which the group's policy is kept.
+
+        Whom a member meets that stood there before it was asked for, it could have seen.
+        """
+        assert finding.group is not None
+        lines: dict[tuple[str, str], str] = {}
+        for each in self.untold:
+            for server, host in finding.placed:
+                is_it = each.server == server and each.node == self.nodes.get(host)
+                if is_it and each.group == finding.group.uuid and each.at <= until:
+                    lines[server, host] = each.line
+        unseen = {
+            (server, host)
+            for server, host in lines
+            if not any(
+                self._stood_before(other, server)
+                for other in finding.placed
+                if other not in lines and (other[1] == host) != (finding.group.policy == "affinity")
+            )
+        }
+        kept = [host for server, host in finding.placed if (server, host) not in unseen]
+        if audit.is_broken(finding.group, kept):
+            return []
+        return [lines[each] for each in sorted(unseen)]
+
+    def _stood_before(self, other: tuple[str, str], server: str) -> bool:
+        """Say whether a member was on its host before another one was asked for."""
+        if self.history is None:
+            return False
+        asked, there = self.history.first_seen(server), self.history.there_since(*other)
+        return asked is not None and there is not None and there < asked
+
 
 def by_nova(
-    records: Iterable[ledger.Record],
-    undone: Mapping[str, novas_own.Undone],
-    unfreed: Mapping[str, novas_own.Unfreed],
-    untold: Mapping[str, novas_own.Untold],
+    records: Iterable[ledger.Record], told: Told
 ) -> tuple[list[ledger.Record], dict[str, str]]:
     """Tell what is wrong from what only follows from servers that Nova took theirs from.
 
@@ -342,24 +549,15 @@ def by_nova(
     room to others. A server that was built elsewhere may hold what its first host did not free.
     A group whose member nobody could be told of is Nova's to look at while it is built.
 
+    :param records: one for each way in which something was wrong, see :meth:`.ledger.Ledger.seen`
     :returns: what is left, and by the subject of what is not what it was, with a line of a log
     """
     left: list[ledger.Record] = []
     novas: dict[str, str] = {}
-    undone = {server: each for server, each in undone.items() if each.stands}
     for record in records:
-        lines: list[str] = []
-        if record.kind == audit.UNALLOCATED and record.subject in undone:
-            lines = [undone[record.subject].line]
-        elif record.kind == audit.MISPLACED and record.subject in unfreed:
-            lines = [unfreed[record.subject].line]
-        elif record.kind == audit.GROUP_LATE:
-            lines = [each.line for each in untold.values() if each.server in record.detail]
-        elif record.kind == audit.CROWDED:
-            there = [each.line for each in undone.values() if each.server in record.detail]
-            lines = there if record.excess <= len(there) else []
+        lines = told.lines(record)
         if lines:
-            novas[record.subject] = f"{record.kind}, {record.detail}; {lines[0]}"
+            novas.setdefault(record.subject, f"{record.kind}, {record.detail}; {lines[0]}")
             continue
         left.append(record)
     return left, novas
@@ -391,6 +589,25 @@ class AfterQuiet:
                 self.by_nova[each.subject] = f"{each.kind}, {each.detail}; {line}"
         return findings
 
+    def unended(
+        self, now: snapshot_module.Snapshot, leaving: Container[str]
+    ) -> list[audit.Finding]:
+        """Return what servers lack that nobody deletes any more, though that was asked for.
+
+        At other moments such servers are let alone: see :func:`audit.at_any_moment`. Who began
+        with a deletion and lost it has freed the allocation, and says so.
+        """
+        findings = []
+        for each in audit.misplaced(now):
+            if each.subject not in leaving:
+                continue
+            line = self._logs.freed.left().get(each.subject)
+            if line is None or each.kind != audit.UNALLOCATED:
+                findings.append(each)
+            else:
+                self.by_nova[each.subject] = f"{each.kind}, {each.detail}; {line}"
+        return findings
+
 
 class _Round:
     """The steps of a round that come behind its faults."""
@@ -403,9 +620,13 @@ class _Round:
         faults: Sequence[plan.Fault],
         say: Say,
         left: AfterQuiet,
+        lost_seconds: float,
     ) -> None:
         self.seed = seed
         self.left = left
+        self.phases: dict[str, float] = {}
+        self._phase_began = time.monotonic()
+        self._lost_seconds = lost_seconds
         self._faults = faults
         self.prefix = f"chaos{seed}-{int(time.time()) % 100000}-"
         self.notes: list[str] = []
@@ -420,7 +641,13 @@ class _Round:
 
     def begin(self, at: float) -> None:
         """The faults' times count from now on (monotonic)."""
-        self._began = at
+        self._began = self._phase_began = at
+
+    def ended(self, phase: str) -> None:
+        """Keep how long a step took, from the end of the one before."""
+        now = time.monotonic()
+        self.phases[phase] = round(now - self._phase_began, 1)
+        self._phase_began = now
 
     # -- waits ----------------------------------------------------------------------------
 
@@ -440,6 +667,7 @@ class _Round:
             found = [finding for finding in left if not self._is_lost(finding, watched)]
             if not found:
                 self._keep(left, watched)
+                watched.note(self.left.unended(now, watched.leaving), time.monotonic())
                 seconds = time.monotonic() - since
                 self.say(f"nothing is under way any more after {seconds:.1f} s")
                 return round(seconds, 1)
@@ -469,8 +697,8 @@ class _Round:
         )
         return (
             is_novas
-            and time.monotonic() > since + _LOST_SECONDS
-            and any(fault.loses_in_stock(since - self._began) for fault in self._faults)
+            and time.monotonic() > since + self._lost_seconds
+            and any(f.loses_in_stock(since - self._began, finding.cell) for f in self._faults)
         )
 
     def _keep(self, found: Iterable[audit.Finding], watched: ledger.Ledger) -> None:
@@ -508,7 +736,10 @@ class _Round:
         return None
 
     def compare(self, watched: ledger.Ledger) -> None:
-        """Compare records with Nova's databases until they are equal, or for too long."""
+        """Compare records with Nova's databases until they are equal, or for too long.
+
+        Nothing is under way by then: a difference is found, though a sweep may mend it.
+        """
         settings = self._stack.settings
         file = settings.etc / "nova" / "nova-manage" / "nova.conf"
         command = [settings.program("nova-nodb-manage"), "--config-file", str(file)]
@@ -529,13 +760,16 @@ class _Round:
             if answer.returncode == 0:
                 self.say(f"compare is clean after {time.monotonic() - begun:.1f} s")
                 return
-            told = faults_trial.differences(answer.stdout) or answer.stderr[-500:]
+            differs = faults_trial.differences(answer.stdout)
+            told = differs or answer.stderr[-500:]
             self.say(f"compare: {told}")
+            if differs:
+                watched.note([audit.Finding(COMPARE, "compare", told)], time.monotonic())
             time.sleep(2.0)
         watched.note([audit.Finding(COMPARE, "compare", told)], time.monotonic())
 
-    def wait_computes(self, watched: ledger.Ledger, since: float) -> None:
-        """Wait until no nova-compute is taken for dead: slots on its host are nobody's meanwhile.
+    def wait_services(self, watched: ledger.Ledger, since: float) -> None:
+        """Wait until no service is taken for dead: slots on a compute's are nobody's meanwhile.
 
         :param since: the faults were over then
         """
@@ -543,15 +777,12 @@ class _Round:
         while True:
             is_late = time.monotonic() > since + REPORT_SECONDS
             try:
-                services = self._stack.cloud.services(binary="nova-compute")
+                down = missing_services(self._stack.settings, self._stack.cloud.services())
             except keystone_exceptions.ClientException as error:
-                # What asks the API next tells, if it stays so.
-                self.say(f"whether computes are up is not known: {error}")
-                return
-            down = sorted(each["host"] for each in services if each["state"] != "up")
+                down = [f"all that the API should tell of: {error}"]
             if not down:
                 if waits:
-                    self.say(f"all computes are up after {time.monotonic() - since:.1f} s")
+                    self.say(f"all services are up after {time.monotonic() - since:.1f} s")
                 return
             if is_late:
                 break
@@ -560,7 +791,7 @@ class _Round:
             waits = True
             time.sleep(1.0)
         watched.note(
-            [audit.Finding(NO_COMPUTE, host, f"{host} is taken for dead") for host in down],
+            [audit.Finding(NO_SERVICE, host, f"{host} is taken for dead") for host in down],
             time.monotonic(),
         )
 
@@ -568,6 +799,8 @@ class _Round:
         """Ask for more than is left: as many find room as there is, or something holds it."""
         now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
         if now is None:
+            told = "the databases could not be read"
+            watched.note([audit.Finding(BROKEN_RUN, "fill", told)], time.monotonic())
             return
         free = now.free()
         cloud = self._stack.cloud
@@ -593,7 +826,8 @@ class _Round:
         asked_again = 0.0
         left: set[str] = set()
         progress_at = begun = time.monotonic()
-        while time.monotonic() < min(begun + QUIET_SECONDS, progress_at + _NO_PROGRESS_SECONDS):
+        patience = _NO_PROGRESS_SECONDS
+        while time.monotonic() < min(begun + QUIET_SECONDS, progress_at + patience):
             now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
             if now is None:
                 continue
@@ -607,15 +841,22 @@ class _Round:
                 break
             if left != before:
                 progress_at = time.monotonic()
+            told_before = told_of_left(now, self.lost, self.left.by_nova)
+            patience = patience_seconds(left, told_before, watched.in_state_since, begun)
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 asked_again = time.monotonic()
                 self._delete({*now.servers, *requests}, watched)
                 # A slow API's calls, one after the other, are no time in which nothing went.
                 progress_at += time.monotonic() - asked_again
         else:
-            now = watched.latest
-            if now is not None:
+            now = watched.wait_newer(time.monotonic(), _SAMPLE_SECONDS)
+            if now is None:
+                told = "the databases could not be read"
+                watched.note([audit.Finding(BROKEN_RUN, "empty", told)], time.monotonic())
+            else:
                 self._keep(self.left.findings(now), watched)
+                told_before = told_of_left(now, self.lost, self.left.by_nova)
+                watched.note(undeletable(now, told_before), time.monotonic())
                 self._force(now)
         work.delete_groups()
 
@@ -667,17 +908,24 @@ class _Round:
 
     # -- what became of the requests --------------------------------------------------------
 
-    def ends(self, work: clients.Workload) -> dict[str, str]:
+    def ends(self, work: clients.Workload, watched: ledger.Ledger) -> dict[str, str]:
         """Return how each server ended that the API took: ACTIVE, or why not, by name."""
         reader = snapshot_module.Reader(self._stack.settings)
         try:
+            # Before servers: a request that becomes one meanwhile is found there.
+            requested = reader.requested()
             messages = reader.faults(self.prefix)
             states = reader.states(self.prefix)
         except (pymysql.MySQLError, OSError) as error:
             self.notes.append(f"ends are not known: {error}")
+            watched.note([audit.Finding(BROKEN_RUN, "ends", self.notes[-1])], time.monotonic())
             return {}
         finally:
             reader.close()
+        gone = sorted(work.taken - states.keys() - requested)
+        if gone:
+            told = f"the API took them, and nobody knows them: {', '.join(gone)}"
+            watched.note([audit.Finding(TRACELESS, "requests", told)], time.monotonic())
         return {
             name: "ACTIVE" if was_active else _reason(messages.get(name, ""), vm_state)
             for name, (was_active, vm_state) in states.items()
@@ -701,6 +949,58 @@ class _Round:
             least = watched.least_free(asked, settled[name][0] + 2.0)
             count += least is not None and least > 0
         return count
+
+
+def missing_services(
+    settings: stack_settings.Settings, services: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """Return the hosts of services that are not up, or that nobody tells of.
+
+    :param services: as Nova's API tells them
+    """
+    up = {str(each["host"]) for each in services if each["state"] == "up"}
+    names = (*settings.control_plane_names, *settings.compute_names)
+    # nova-api has none.
+    return sorted({settings.host_of(name) for name in names if name != "nova-api"} - up)
+
+
+def told_of_left(
+    now: snapshot_module.Snapshot, lost: Collection[str], by_nova: Collection[str]
+) -> set[str]:
+    """Return what is told already, and servers in cell0, which hold nothing.
+
+    A conductor that ends as it buries a server may leave it where no API finds it. What a server
+    leaves behind its end was not told with it.
+    """
+    buried = {uuid for uuid, server in now.servers.items() if server.cell == _CELL0}
+    holders = now.allocated.keys() - now.servers.keys() - set(by_nova)
+    return {*lost, *by_nova, *buried} - holders
+
+
+def patience_seconds(
+    left: Collection[str], told: Collection[str], since: Callable[[str], float], begun: float
+) -> float:
+    """Return how long what does not go is waited for.
+
+    :param left: uuids of all that is left
+    :param told: of what was told before
+    :param since: says since when one is in its state; what its deletion changed may go yet
+    :param begun: deletions were asked for from then on
+    """
+    is_hopeless = all(uuid in told and since(uuid) < begun for uuid in left)
+    return _NO_HOPE_SECONDS if is_hopeless else _NO_PROGRESS_SECONDS
+
+
+def undeletable(now: snapshot_module.Snapshot, told: Container[str]) -> list[audit.Finding]:
+    """Return the servers that stay though their deletion was asked for again and again.
+
+    :param told: uuids of what was found before
+    """
+    return [
+        audit.Finding(audit.STUCK, uuid, f"{server.name} is {server.vm_state}, and is not deleted")
+        for uuid, server in sorted(now.servers.items())
+        if uuid not in told
+    ]
 
 
 def _is_build_request(finding: audit.Finding) -> bool:

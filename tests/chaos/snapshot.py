@@ -36,6 +36,7 @@ _ALLOCATIONS = (
     " JOIN placement.resource_classes c ON c.id = a.resource_class_id"
 )
 _BUILD_REQUESTS = "SELECT instance_uuid FROM nova_api.build_requests"
+_REQUESTED = "SELECT instance FROM nova_api.build_requests"
 _GROUPS = (
     "SELECT g.uuid, g.name, p.policy, p.rules FROM nova_api.instance_groups g"
     " JOIN nova_api.instance_group_policy p ON p.group_id = g.id"
@@ -225,6 +226,12 @@ def states(
     }
 
 
+def requested(execute: Execute) -> set[str]:
+    """Return the names of servers whose build was asked for and is nobody's yet."""
+    found = (json.loads(instance) for (instance,) in execute(_REQUESTED) if instance)
+    return {str(each["nova_object.data"].get("display_name")) for each in found}
+
+
 def _groups(execute: Execute) -> tuple[Group, ...]:
     members = collections.defaultdict(set)
     for group, member in execute(_MEMBERS):
@@ -272,6 +279,10 @@ class Reader:
     def states(self, prefix: str) -> dict[str, tuple[bool, str | None]]:
         """Return what became of servers, as :func:`states`."""
         return self._within(lambda execute: states(execute, self._cells, prefix))
+
+    def requested(self) -> set[str]:
+        """Return the servers that were asked for, as :func:`requested`."""
+        return self._within(requested)
 
     def _within(self, work: Callable[[Execute], _Found]) -> _Found:
         try:

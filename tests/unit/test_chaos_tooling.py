@@ -10,6 +10,7 @@ import unittest
 from collections.abc import Iterable
 
 import attrs
+import pymysql
 from oslo_config import cfg
 
 from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_keeper
@@ -318,6 +319,22 @@ class AuditTest(unittest.TestCase):
         self.cloud.server("a", None, cell="nova_cell0", vm_state="error", on="host1")
         self.assertEqual([(audit.ORPHAN, "a")], self._left())
 
+    def test_what_a_server_that_failed_holds_on_another_host_is_an_orphan(self) -> None:
+        self.cloud.server("a", "host1", vm_state="error")
+        self.assertEqual([], self._left())
+        self.cloud.allocate("a", "host2")
+        self.assertEqual([(audit.ORPHAN, "a")], self._left())
+        [finding] = audit.after_quiet(self.cloud.snapshot())
+        self.assertEqual(("host2",), finding.hosts)
+        # Whose it is tells the move that failed.
+        self.cloud.migration("m", "a", "error")
+        self.assertEqual([], self._left())
+
+    def test_a_move_that_goes_on_without_its_server_is_stuck(self) -> None:
+        self.cloud.server("a", "host1")
+        self.cloud.migration("m", "a", "migrating")
+        self.assertEqual([(audit.STUCK, "m")], self._left())
+
     def test_an_allocation_of_a_request_that_is_being_built_is_none(self) -> None:
         self.cloud.sql("INSERT INTO nova_api.build_requests VALUES ('a')")
         self.cloud.allocate("a", "host1")
@@ -350,7 +367,7 @@ class LedgerTest(unittest.TestCase):
         found = {record.kind: record for record in self.ledger.records()}
         self.assertEqual({audit.OVER_COMMIT, audit.CROWDED}, set(found))
         over = found[audit.OVER_COMMIT]
-        self.assertEqual((1.0, 2.0, 2, 2), attrs.astuple(over)[3:])
+        self.assertEqual((1.0, 2.0, 2, 2), attrs.astuple(over)[3:7])
         self.assertEqual(4, self.ledger.most_active)
 
     def test_the_longest_time_without_a_sample_is_told(self) -> None:
@@ -870,6 +887,7 @@ def _logs(
         novas_own.ServiceLogs(computes, novas_own.migrations),
         novas_own.ServiceLogs(conductors, novas_own.ended_burials),
         novas_own.ServiceLogs(schedulers, novas_own.requests),
+        novas_own.ServiceLogs(computes, novas_own.freed),
     )
 
 
@@ -1132,6 +1150,211 @@ class UnburiedTest(unittest.TestCase):
             self.assertIsNone(attrs.evolve(logs, sends_again=True).proof(stuck))
 
 
+_BEGAN = novas_own.moment("2026-11-24 11:09:00.000 ")
+
+
+def _record(
+    kind: str,
+    subject: str,
+    excess: int = 0,
+    *,
+    hosts: tuple[str, ...] = (),
+    placed: tuple[tuple[str, str], ...] = (),
+    at: float = 60.0,
+) -> ledger.Record:
+    finding = audit.Finding(kind, subject, "", excess, hosts=hosts, placed=placed)
+    return ledger.Record(kind, subject, "", at, at, excess=excess, finding=finding)
+
+
+class UntoldTest(unittest.TestCase):
+    """A member of a group that its scheduler could tell nobody of."""
+
+    def setUp(self) -> None:
+        self.cloud = Cloud()
+        self.ledger = ledger.Ledger(self.cloud.snapshot)
+
+    def look(self, at: float) -> None:
+        self.ledger.look(self.cloud.snapshot(self.ledger.began + at))
+
+    def building(self, server: str, host: str | None) -> str:
+        return self.cloud.server(server, host, vm_state="building", task_state="spawning")
+
+    def left(self, server: str, *, group: str, host: str, at: float = 1.0) -> list[str]:
+        """Return the kinds that are left where a scheduler says that of a server."""
+        node = f"uuid of {host}"
+        untold = novas_own.Untold(server, group, node, "its line", self.ledger.began + at)
+        told = rounds.Told(
+            untold=[untold],
+            nodes=self.cloud.snapshot().provider_uuids,
+            began=self.ledger.began,
+            history=self.ledger,
+        )
+        seen = [record for record in self.ledger.seen() if record.kind == audit.GROUP_LATE]
+        left, novas = rounds.by_nova(seen, told)
+        self.assertEqual([] if left else ["group"], list(novas))
+        return [record.kind for record in left]
+
+    def test_its_group_node_and_time_are_read(self) -> None:
+        line = (
+            "2026-11-24 11:09:07.000 77 WARNING nova_nodb_scheduler.nova_adapter.claims."
+            f"unjudged_claims [None req-1 user project - - default default] Server {_FIRST} of "
+            f"group {_SECOND} goes to node {_THIRD} and nobody can be told: nova-compute's own look"
+        )
+        [untold] = novas_own.untold(["something else", line]).values()
+        self.assertEqual(novas_own.Untold(_FIRST, _SECOND, _THIRD, line, _BEGAN + 7.0), untold)
+
+    def test_a_group_that_is_broken_by_it_alone_is_novas_to_look_at(self) -> None:
+        for name in ("a", "b"):
+            self.building(name, "host1")
+        self.cloud.group("anti-affinity", "a", "b")
+        self.look(2.0)
+        self.assertEqual([], self.left("a", group="0", host="host1"))
+        found = [audit.GROUP_LATE]
+        self.assertEqual(found, self.left("c", group="0", host="host1"))
+        self.assertEqual(found, self.left("a", group="1", host="host1"))
+        self.assertEqual(found, self.left("a", group="0", host="host2"))
+        # It was so before.
+        self.assertEqual(found, self.left("a", group="0", host="host1", at=9.0))
+
+    def test_two_others_that_break_it_as_well_are_found(self) -> None:
+        for name in ("a", "b", "c"):
+            self.building(name, "host1")
+        self.cloud.group("anti-affinity", "a", "b", "c")
+        self.look(2.0)
+        self.assertEqual([audit.GROUP_LATE], self.left("a", group="0", host="host1"))
+
+    def test_a_later_way_in_which_it_is_broken_is_judged_by_itself(self) -> None:
+        for name in ("a", "b"):
+            self.building(name, "host1")
+        self.building("c", None)
+        self.cloud.group("anti-affinity", "a", "b", "c")
+        self.look(2.0)
+        self.cloud.sql("DELETE FROM nova_cell1.instances WHERE uuid = 'a'")
+        self.cloud.sql("UPDATE nova_cell1.instances SET host = 'host1' WHERE uuid = 'c'")
+        self.look(3.0)
+        self.assertEqual(1, len([r for r in self.ledger.records() if r.kind == audit.GROUP_LATE]))
+        told = rounds.Told(
+            untold=[novas_own.Untold("a", "0", "uuid of host1", "x", self.ledger.began)],
+            nodes=self.cloud.snapshot().provider_uuids,
+            began=self.ledger.began,
+        )
+        left, novas = rounds.by_nova(self.ledger.seen(), told)
+        self.assertEqual(([3.0], ["group"]), ([r.first_seconds for r in left], list(novas)))
+
+    def test_whom_it_meets_that_stood_there_before_it_was_asked_for_it_could_have_seen(
+        self,
+    ) -> None:
+        self.building("b", "host1")
+        self.cloud.group("anti-affinity", "a", "b")
+        self.look(0.5)
+        self.building("a", "host1")
+        self.look(2.0)
+        self.assertEqual([audit.GROUP_LATE], self.left("a", group="0", host="host1"))
+
+    def test_of_an_affinity_group_it_may_be_elsewhere(self) -> None:
+        self.building("a", "host1")
+        self.building("b", "host2")
+        self.building("c", "host2")
+        self.cloud.group("affinity", "a", "b", "c")
+        self.look(2.0)
+        self.assertEqual([], self.left("a", group="0", host="host1"))
+        self.assertEqual([audit.GROUP_LATE], self.left("b", group="0", host="host2"))
+
+
+class RoundTest(unittest.TestCase):
+    """What a round finds besides what stands in the databases."""
+
+    def test_a_service_that_ends_by_itself_is_found_unless_what_it_needs_was_away(self) -> None:
+        faults = [
+            plan.Fault(5.0, "scheduler-kill", "nova-scheduler-2", 2.0, 0.5),
+            plan.Fault(100.0, "rabbitmq-kill", "rabbitmq", 5.0, 0.5),
+        ]
+        ended = [("nova-scheduler-1", 20.0), ("nova-conductor-cell1-1", 120.0)]
+        found = rounds.ended_by_themselves(ended, faults)
+        self.assertEqual(["nova-scheduler-1"], [each.subject for each in found])
+
+    def test_services_that_are_down_or_that_nobody_tells_of_are_missing(self) -> None:
+        settings = _settings(computes=2)
+        names = (*settings.control_plane_names, *settings.compute_names)
+        hosts = [settings.host_of(name) for name in names if name != "nova-api"]
+        services = [{"host": host, "state": "up"} for host in hosts]
+        self.assertEqual([], rounds.missing_services(settings, services))
+        services[-1]["state"] = "down"
+        down = rounds.missing_services(settings, services[1:])
+        self.assertEqual(sorted([hosts[0], hosts[-1]]), down)
+
+    def test_a_server_that_cannot_be_deleted_is_found_unless_it_was_told(self) -> None:
+        cloud = Cloud()
+        for name in ("a", "b"):
+            cloud.server(name, "host1")
+        found = rounds.undeletable(cloud.snapshot(), {"a"})
+        self.assertEqual([(audit.STUCK, "b")], [(each.kind, each.subject) for each in found])
+
+    def test_a_server_whose_deletion_was_forgotten_has_its_allocation_unless_nova_freed_it(
+        self,
+    ) -> None:
+        cloud = Cloud()
+        for name in (_FIRST, _SECOND, _THIRD):
+            cloud.server(name, "host1", on=None)
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "nova-compute-1.log")
+            left = rounds.AfterQuiet(_logs(computes=[log]), ())
+            log.write_text(f"x INFO y Deleted allocations for instance {_FIRST}\n")
+            found = left.unended(cloud.snapshot(), {_FIRST, _SECOND})
+        self.assertEqual([(audit.UNALLOCATED, _SECOND)], [(f.kind, f.subject) for f in found])
+        self.assertEqual({_FIRST}, set(left.by_nova))
+
+    def test_what_was_told_and_what_no_deletion_changes_is_not_waited_for_long(self) -> None:
+        cloud = Cloud()
+        cloud.server("lost", "host1", vm_state="building")
+        cloud.server("buried", None, cell="nova_cell0", vm_state="error")
+        cloud.server("other", "host1")
+        told = rounds.told_of_left(cloud.snapshot(), ["lost"], ["left"])
+        self.assertEqual({"lost", "buried", "left"}, told)
+
+        def seconds(*left: str, since: float = 1.0) -> float:
+            return rounds.patience_seconds(left, told, lambda _uuid: since, 2.0)
+
+        self.assertLess(seconds("lost", "buried", "left"), 30.0)
+        for longer in (seconds("lost", "other"), seconds("lost", since=3.0)):
+            self.assertGreaterEqual(longer, 60.0)
+        # It went, and left its allocation.
+        cloud.sql("DELETE FROM nova_cell1.instances WHERE uuid = 'lost'")
+        self.assertNotIn("lost", rounds.told_of_left(cloud.snapshot(), ["lost"], []))
+
+    def test_a_round_that_broke_off_is_kept_as_one_that_found_something(self) -> None:
+        shape = deployment.Shape(backend="redis")
+        outcome = rounds.unfinished(7, shape, (), "it broke off: x")
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory)
+            filed.add(outcome, path)
+            table = report.to_rst(filed.series(path))
+        self.assertIn("1: 7 (found by 7)", table)
+        self.assertIn("the round itself: 1", table)
+
+    def test_a_time_without_a_sample_counts_at_the_begin_and_at_the_end(self) -> None:
+        def away() -> snapshot_module.Snapshot:
+            raise OSError("the server is away")
+
+        with ledger.Ledger(away) as watched:
+            patience.wait_until(lambda: watched.blind_seconds > 0.5, 20.0, "half a second")
+        self.assertEqual((0, []), (watched.samples, watched.failures))
+        blind_seconds = watched.blind_seconds
+        self.assertEqual(blind_seconds, watched.blind_seconds)
+
+    def test_a_statement_that_fails_is_no_server_that_is_away(self) -> None:
+        def wrong() -> snapshot_module.Snapshot:
+            raise pymysql.ProgrammingError(1146, "no such table")
+
+        with ledger.Ledger(wrong) as watched:
+            patience.wait_until(lambda: watched.failures, 20.0, "a failure")
+        self.assertIn("ProgrammingError", watched.failures[0])
+
+    def test_requests_that_are_nobodys_yet_are_known_by_name(self) -> None:
+        told = '{"nova_object.name": "Instance", "nova_object.data": {"display_name": "a"}}'
+        self.assertEqual({"a"}, snapshot_module.requested(lambda _: [(told,), (None,)]))
+
+
 class UndoneTest(unittest.TestCase):
     """A line as a nova-compute of Nova 34 wrote it in a round whose conductor was restarted."""
 
@@ -1139,6 +1362,9 @@ class UndoneTest(unittest.TestCase):
         about = "nova.scheduler.client.report [None req-353f70ae u p - - d d]"
         told = f"Deleted allocations for instance {server}"
         return [f"2026-11-24 11:09:58.319 671 INFO {about} {told}\n"]
+
+    def told(self, lines: list[str]) -> rounds.Told:
+        return rounds.Told(undone={"host5": novas_own.undone(lines)}, began=_BEGAN)
 
     def spawned(self, server: str = _FIRST) -> str:
         about = "nova.compute.manager [None req-353f70ae u p - - d d]"
@@ -1153,21 +1379,21 @@ class UndoneTest(unittest.TestCase):
         self,
     ) -> None:
         """A nova-compute gave it up before there was a guest, and its conductor sent it on."""
-        record = ledger.Record(audit.UNALLOCATED, _FIRST, "a", 1.0, 2.0)
+        record = _record(audit.UNALLOCATED, _FIRST, hosts=("host5",))
         for lines in (self.log(), [self.spawned(_SECOND), *self.log()]):
-            left, _ = rounds.by_nova([record], novas_own.undone(lines), {}, {})
+            left, _ = rounds.by_nova([record], self.told(lines))
             self.assertEqual([record], left)
 
     def test_the_end_of_a_server_excuses_nothing_of_its_life(self) -> None:
         """Each server is deleted when its round is over, and stood without an allocation."""
         about = "nova.compute.manager [None req-353f70ae u p - - d d]"
         ends = f"2026-11-24 11:09:57.1 671 INFO {about} [instance: {_FIRST}] Terminating instance\n"
-        undone = novas_own.undone([self.spawned(), ends, *self.log()])
+        told = self.told([self.spawned(), ends, *self.log()])
         records = [
-            ledger.Record(audit.UNALLOCATED, _FIRST, "a", 1.0, 2.0),
-            ledger.Record(audit.CROWDED, "host5", f"{_FIRST} (a active, None)", 1.0, 2.0, 1, 1),
+            _record(audit.UNALLOCATED, _FIRST, hosts=("host5",)),
+            _record(audit.CROWDED, "host5", 1, placed=((_FIRST, "host5"),)),
         ]
-        self.assertEqual((records, {}), rounds.by_nova(records, undone, {}, {}))
+        self.assertEqual((records, {}), rounds.by_nova(records, told))
         # What a nova-compute deleted before, it did by itself.
         self.assertEqual({_FIRST}, set(novas_own.undone([self.spawned(), *self.log(), ends])))
 
@@ -1189,7 +1415,7 @@ class UndoneTest(unittest.TestCase):
         self.assertEqual({_FIRST, _SECOND}, set(novas_own.failed_builds(lines)))
 
     def test_a_server_that_a_nova_compute_gave_up_is_stuck_unless_it_is_sent_again(self) -> None:
-        stuck = audit.Finding(audit.STUCK, _FIRST, "building, None on None")
+        stuck = audit.Finding(audit.STUCK, _FIRST, "building", state="building")
         with tempfile.TemporaryDirectory() as directory:
             log = pathlib.Path(directory) / "nova-compute.log"
             log.write_text("")
@@ -1199,41 +1425,30 @@ class UndoneTest(unittest.TestCase):
                 file.writelines(self.log())
             self.assertEqual(self.log()[0].strip(), logs.proof(stuck))
             self.assertIsNone(attrs.evolve(logs, sends_again=True).proof(stuck))
+            # It was built elsewhere since, and is stuck in something else.
+            self.assertIsNone(logs.proof(attrs.evolve(stuck, state="active")))
 
     def test_a_host_is_crowded_by_no_more_than_such_servers_that_stand_there(self) -> None:
-        def record(kind: str, subject: str, excess: int = 0, told: str = "") -> ledger.Record:
-            return ledger.Record(kind, subject, told, 1.0, 2.0, excess=excess)
-
-        undone = novas_own.undone([self.spawned(), *self.log()])
-        there = f"{_FIRST} (a active, None); {_SECOND} (b active, None)"
-        excused = [record(audit.UNALLOCATED, _FIRST), record(audit.CROWDED, "host5", 1, there)]
+        told = self.told([self.spawned(), *self.log()])
+        there = ((_FIRST, "host5"), (_SECOND, "host5"))
+        excused = [
+            _record(audit.UNALLOCATED, _FIRST, hosts=("host5",)),
+            _record(audit.CROWDED, "host5", 1, placed=there),
+        ]
         left = [
-            record(audit.UNALLOCATED, _SECOND),
-            record(audit.CROWDED, "host5", 2, there),
-            record(audit.CROWDED, "host4", 1, f"{_SECOND} (b active, None)"),
-            record(audit.OVER_COMMIT, "host5 VCPU", 1, there),
+            _record(audit.UNALLOCATED, _SECOND, hosts=("host5",)),
+            _record(audit.CROWDED, "host5", 2, placed=there),
+            _record(audit.CROWDED, "host4", 1, placed=((_SECOND, "host4"),)),
+            _record(audit.OVER_COMMIT, "host5 VCPU", 1, placed=there),
+            # It stands elsewhere by now.
+            _record(audit.UNALLOCATED, _FIRST, hosts=("host4",)),
+            _record(audit.CROWDED, "host4", 1, placed=((_FIRST, "host4"),)),
+            # It was so before a nova-compute had a hand in it.
+            _record(audit.UNALLOCATED, _FIRST, hosts=("host5",), at=57.0),
+            _record(audit.CROWDED, "host5", 1, placed=there, at=57.0),
         ]
-        found, novas = rounds.by_nova([*excused, *left], undone, {}, {})
+        found, novas = rounds.by_nova([*excused, *left], told)
         self.assertEqual((left, {_FIRST, "host5"}), (found, set(novas)))
-
-    def test_a_group_is_novas_to_look_at_only_where_a_member_was_told_nobody_of(self) -> None:
-        line = (
-            "2026-11-27 06:30:01.000 77 WARNING nova_nodb_scheduler.nova_adapter.claims."
-            f"unjudged_claims [None req-1 user project - - default default] Server {_FIRST} of "
-            f"group {_THIRD} goes to node {_THIRD} and nobody can be told: nova-compute's own look"
-        )
-        untold = novas_own.untold(["something else", line])
-        together = f"anti-affinity g: {_FIRST} (a building, None), {_SECOND} (b building, None)"
-        others = f"anti-affinity h: {_SECOND} (b building, None), {_THIRD} (c building, None)"
-        records = [
-            ledger.Record(audit.GROUP_LATE, "g", together, 1.0, 2.0),
-            ledger.Record(audit.GROUP_LATE, "h", others, 1.0, 2.0),
-            ledger.Record(audit.GROUP, "g", together, 1.0, 2.0),
-        ]
-        left, novas = rounds.by_nova(records, {}, {}, untold)
-        self.assertEqual((records[1:], ["g"]), (left, list(novas)))
-        self.assertTrue(novas["g"].endswith(line), novas)
-        self.assertIn(together, novas["g"])
 
     def test_a_crowded_host_is_told_with_who_stands_there(self) -> None:
         cloud = Cloud()
@@ -1404,13 +1619,35 @@ class UnfreedTest(unittest.TestCase):
         # It deleted it in the end, and the server was built elsewhere.
         freed = f"{own} INFO x {about} Deleted allocations for instance {_FIRST}\n"
         self.assertEqual({}, novas_own.unfreed([gave_up, silent.format(_FIRST), freed]))
-        elsewhere = [
-            ledger.Record(audit.MISPLACED, server, "is active on host6, allocated on two", 1.0, 2.0)
-            for server in (_FIRST, _SECOND)
+        began = novas_own.moment(own)
+        told = rounds.Told(unfreed={"host2": found, "host3": {}}, began=began)
+        excused = _record(audit.MISPLACED, _FIRST, hosts=("host2",))
+        wrong = [
+            _record(audit.MISPLACED, _SECOND, hosts=("host2",)),
+            # What another host than the one that gave it up holds, somebody else left there.
+            _record(audit.MISPLACED, _FIRST, hosts=("host3",)),
+            _record(audit.MISPLACED, _FIRST, hosts=("host2", "host3")),
+            # Its own host holds nothing for it.
+            _record(audit.MISPLACED, _FIRST),
+            # It was there before that.
+            _record(audit.MISPLACED, _FIRST, hosts=("host2",), at=-2.0),
         ]
-        left, novas = rounds.by_nova(elsewhere, {}, found, {})
-        self.assertEqual([_SECOND], [record.subject for record in left])
-        self.assertEqual({_FIRST}, set(novas))
+        left, novas = rounds.by_nova([excused, *wrong], told)
+        self.assertEqual((wrong, {_FIRST}), (left, set(novas)))
+
+    def test_what_a_build_left_is_told_only_on_the_hosts_that_gave_it_up(self) -> None:
+        own = "2026-11-27 05:55:13.839 16681 WARNING x [None req-79733126 u p - - default default]"
+        orphan = audit.Finding(audit.ORPHAN, _FIRST, "", hosts=("host2",))
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (pathlib.Path(folder, f"nova-compute-{n}.log") for n in (1, 2))
+            logs = _logs(computes=(first, second))
+            second.write_text(
+                f"{own} [instance: {_FIRST}] Failed to build and run instance: x\n"
+                f"{own} Unable to delete allocation for instance {_FIRST}: (500)\n"
+            )
+            self.assertIn("Unable to delete", logs.proof(orphan) or "")
+            for hosts in (("host1",), ("host1", "host2"), ()):
+                self.assertIsNone(logs.proof(attrs.evolve(orphan, hosts=hosts)))
 
     def test_what_a_server_that_was_deleted_never_got_back_is_told_with_the_line(self) -> None:
         found = novas_own.unfreed(self.log().splitlines(keepends=True))
@@ -1519,6 +1756,15 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(
             [False, False], [conductor.loses_in_stock(since) for since in (20.0, 140.0)]
         )
+
+    def test_a_cells_conductor_excuses_nothing_of_another_cell(self) -> None:
+        fault = plan.Fault(100.0, "conductor-kill", "nova-conductor-cell1-1", 5.0, 0.5)
+        cells = (None, "nova_cell1", "nova_cell2", "nova_cell0", "")
+        self.assertEqual(
+            [True, True, False, False, False], [fault.loses_in_stock(90.0, c) for c in cells]
+        )
+        of_all = attrs.evolve(fault, target="nova-super-conductor")
+        self.assertTrue(all(of_all.loses_in_stock(90.0, cell) for cell in cells))
 
     def test_stock_suffers_the_same_plan_but_for_what_it_does_not_have(self) -> None:
         drawn = self._draw(3)

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
@@ -116,6 +117,7 @@ def make_venv(venv: pathlib.Path, profile: str = _STACK, release: int | None = N
     if not (venv / "bin" / "pip").exists():
         _say(f"making {venv}")
         _run([sys.executable, "-m", "venv", str(venv)])
+    begun = time.monotonic()
     _say("installing OpenStack's services and the project (the longest step)")
     limits = ("--constraint", str(constraints))
     _pip(venv, "--requirement", str(requirements), *limits)
@@ -123,6 +125,7 @@ def make_venv(venv: pathlib.Path, profile: str = _STACK, release: int | None = N
         _install_port_binder(venv)
     _pip(venv, *limits, "--editable", str(_CHECKOUT))
     mark.write_text(digest)
+    _say(f"installed within {time.monotonic() - begun:.0f} s")
 
 
 def _install_port_binder(venv: pathlib.Path) -> None:

@@ -15,6 +15,11 @@ class LogTail:
         self._log = log
         self._offset = self.size()
 
+    @property
+    def process(self) -> str:
+        """The name of whose log it is."""
+        return self._log.stem
+
     def size(self) -> int:
         """Return how long the log is; 0 for one that is not there."""
         return self._log.stat().st_size if self._log.exists() else 0

@@ -45,6 +45,8 @@ and what keeps the policy then is what keeps it in stock, nova-compute's own loo
 """
 
 import collections
+import datetime
+import math
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -120,8 +122,10 @@ _MOVES = re.compile(
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _SPAWNED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Took \S+ seconds to spawn the instance")
 _UNTOLD = re.compile(
-    rf"Server (?P<server>{_UUID}) of group {_UUID} goes to node {_UUID} and nobody can be told"
+    rf"Server (?P<server>{_UUID}) of group (?P<group>{_UUID}) goes to node (?P<node>{_UUID}) "
+    r"and nobody can be told"
 )
+_MOMENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
 
 
@@ -270,18 +274,20 @@ class Unfreed:
 
     :param consumer: the migration, or the server itself
     :param line: of the log, with which the move or the build ended
+    :param at: when a build was given up, seconds since the epoch
     """
 
     consumer: str
     server: str
     line: str
+    at: float = attrs.field(default=math.inf, eq=False)
 
 
 def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
     """Return the allocations that a nova-compute's log proves to be left, by consumer."""
     lines = list(lines)
     deleted: set[str] = set()
-    not_built: set[str] = set()
+    not_built: dict[str, float] = {}
     found = {each.consumer: each for each in _not_given_back(lines)}
     dying: Unfreed | None = None
     for line in lines:
@@ -297,17 +303,17 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
             continue
         gave_up = _NOT_BUILT.search(line)
         if gave_up:
-            not_built.add(gave_up["server"])
+            not_built[gave_up["server"]] = moment(line)
         held = _NOT_FREED.search(line)
         if held:
             server = held["consumer"] or held["failed"]
             if server in not_built:
-                found[server] = Unfreed(server, server, line.strip())
+                found[server] = Unfreed(server, server, line.strip(), not_built[server])
         freed = _UNALLOCATED.search(line)
         if freed:
             # After all: what it has since, it has by another.
             found.pop(freed["server"], None)
-            not_built.discard(freed["server"])
+            not_built.pop(freed["server"], None)
         ended = _TERMINATED.search(line)
         if ended:
             deleted.add(ended["server"])
@@ -378,11 +384,13 @@ class Undone:
 
     :param line: of the log, with which it did
     :param stands: there was a guest by then; else another may have built the server since
+    :param at: when that was, seconds since the epoch
     """
 
     server: str
     line: str
     stands: bool
+    at: float = attrs.field(default=math.inf, eq=False)
 
 
 def undone(lines: Iterable[str]) -> dict[str, Undone]:
@@ -402,7 +410,7 @@ def undone(lines: Iterable[str]) -> dict[str, Undone]:
             leaving.add(ended["server"])
         if deleted and deleted["server"] not in leaving:
             server = deleted["server"]
-            found[server] = Undone(server, line.strip(), server in spawned)
+            found[server] = Undone(server, line.strip(), server in spawned, moment(line))
     return found
 
 
@@ -410,17 +418,40 @@ def undone(lines: Iterable[str]) -> dict[str, Undone]:
 class Untold:
     """A member of a group that its scheduler could tell nobody of.
 
+    :param node: that it goes to, its uuid
     :param line: of its log
+    :param at: seconds since the epoch
     """
 
     server: str
+    group: str
+    node: str
     line: str
+    at: float
 
 
 def untold(lines: Iterable[str]) -> dict[str, Untold]:
-    """Return the members that nobody was told of by a scheduler's log, by server."""
-    told = _by_server(_UNTOLD, lines)
-    return {server: Untold(server, line) for server, line in told.items()}
+    """Return the members that nobody was told of by a scheduler's log, by server and node."""
+    found: dict[str, Untold] = {}
+    for line in lines:
+        told = _UNTOLD.search(line)
+        if told:
+            server, group, node = told["server"], told["group"], told["node"]
+            untold = Untold(server, group, node, line.strip(), moment(line))
+            found.setdefault(f"{server} {node}", untold)
+    return found
+
+
+def moment(line: str) -> float:
+    """Return when a line was written, in seconds since the epoch; infinite if it does not say."""
+    if not _MOMENT.match(line):
+        return math.inf
+    return datetime.datetime.fromisoformat(line[:23]).timestamp()
+
+
+def freed(lines: Iterable[str]) -> dict[str, str]:
+    """Return the servers whose allocation a service of Nova's deleted, with the line."""
+    return _by_server(_UNALLOCATED, lines)
 
 
 def failed_builds(lines: Iterable[str]) -> dict[str, str]:
@@ -456,9 +487,16 @@ class ServiceLogs(Generic[_Left]):
     def left(self) -> Mapping[str, _Left]:
         """Return what was found, by uuid or request; a log is read again only where it grew."""
         found: dict[str, _Left] = {}
+        for of_log in self.by_process().values():
+            found |= of_log
+        return found
+
+    def by_process(self) -> Mapping[str, Mapping[str, _Left]]:
+        """Return what was found, by the name of the process whose log says so."""
+        found: dict[str, Mapping[str, _Left]] = {}
         for tail in self._tails:
             size = tail.size()
             if self._read.get(tail, (-1, {}))[0] != size:
                 self._read[tail] = size, self._find(tail.lines())
-            found |= self._read[tail][1]
+            found[tail.process] = self._read[tail][1]
         return found

@@ -17,7 +17,9 @@ _ORPHANS = (audit.ORPHAN, audit.ORPHAN_MIGRATION)
 _OTHERS = (
     rounds.NO_MEMORY,
     rounds.COMPARE,
-    rounds.NO_COMPUTE,
+    rounds.NO_SERVICE,
+    rounds.ENDED,
+    rounds.TRACELESS,
     rounds.ROOM_LOST,
     rounds.BROKEN_RUN,
 )
@@ -122,7 +124,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         f"{sum(outcome.asked for outcome in outcomes)}, {active}",
         _sum(outcomes, _HOSTS),
         _withdrawn(outcomes),
-        f"{of_room} of {first.slots}",
+        f"{of_room} of {max(outcome.slots for outcome in outcomes)}",
         _sum(outcomes, _ORPHANS),
         _counted(_other_findings(outcomes)),
         str(sum(len(outcome.lost) for outcome in outcomes)),
