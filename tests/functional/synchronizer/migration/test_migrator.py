@@ -110,6 +110,20 @@ class TestLooks(testtools.TestCase):
         self.write("later")
         self.assertEqual(1, self.inner.looks)
 
+    def test_behind_a_marker_that_nobody_can_read_nothing_is_acknowledged(self) -> None:
+        later = {"place": "of a later release", "move": "m", "other": "o", "at": 0.0}
+        for payload in (b"\x00garbage", b"[]", b"{}", json.dumps(later).encode()):
+            with self.subTest(payload=payload):
+                cursor = self.guarded.head()
+                self.now += migration_fence.LOOK_SECONDS
+                standing = self.inner.read([migration_fence.MARKER]).get(migration_fence.MARKER)
+                revision = standing.revision if standing is not None else 0
+                self.inner.write([records.Write(migration_fence.MARKER, revision, payload)])
+                self.assertIs(records.Verdict.UNKNOWN, self.write(f"host-{payload!r}"))
+                self.assertRaises(errors.BackendUnavailable, self.guarded.fetch, cursor)
+                self.assertRaises(errors.BackendUnavailable, self.guarded.snapshot)
+                self.assertRaises(errors.BackendUnavailable, self.guarded.open)
+
     def test_what_is_acknowledged_by_an_old_look_is_carried(self) -> None:
         target_hub = memory.MemoryHub()
         target = memory.MemorySynchronizer(memory.MemoryOptions(), target_hub)

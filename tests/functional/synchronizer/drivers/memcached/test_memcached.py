@@ -379,6 +379,26 @@ class TestLosses(memcached_case.MemcachedCase):
         operator.recv(100)
         return False
 
+    def test_an_item_that_somebody_else_wrote_is_told_with_the_remedy(self) -> None:
+        client = self.client()
+        start = client.head()
+        record = self.put(client, "a", b"one")
+        epoch, raw = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch")), self.raw()
+        key = epoch.record_key(record_names.encode(record.key))
+        whole = raw.get(key)
+        asked: tuple[Callable[[], object], ...] = (
+            lambda: client.read([record.key]),
+            lambda: client.write([records.Write(record.key, record.revision, b"two")]),
+            lambda: client.fetch(start),
+            lambda: contract_case.everything(client),
+        )
+        for foreign in (b"", b"garbage", b"\x01\x09" + whole[2:]):
+            with self.subTest(foreign=foreign):
+                raw.set(key, foreign, noreply=False)
+                for ask in asked:
+                    with self.assertRaisesRegex(errors.BackendUnavailable, "not written by"):
+                        ask()
+
     def test_a_lost_record_in_the_feed_needs_a_resync(self) -> None:
         client = self.client()
         start = client.head()
