@@ -78,15 +78,25 @@ class FenceMark:
 
 
 def mark_of(record: records.Record | None) -> FenceMark | None:
-    """Read a marker; None where there is none."""
+    """Read a marker; None where there is none.
+
+    :raises BackendUnavailable: nobody can read it here, so that nobody knows what may be written
+    """
     if record is None or record.deleted:
         return None
-    state = json.loads(record.payload)
-    return FenceMark(FencePlace(state["place"]), state["move"], state["other"], state["at"])
+    try:
+        state = json.loads(record.payload)
+        return FenceMark(FencePlace(state["place"]), state["move"], state["other"], state["at"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.BackendUnavailable(
+            f"behind {MARKER}",
+            f"its marker of a move cannot be read ({type(error).__name__}: {error}): run one "
+            "release on all services, that which began the move",
+        ) from error
 
 
 def read_mark(synchronizer: contract.Synchronizer) -> FenceMark | None:
-    """Read the marker of a back end as it stands now."""
+    """Read the marker of a back end as it stands now; see :func:`mark_of`."""
     return mark_of(synchronizer.read([MARKER]).get(MARKER))
 
 

@@ -275,7 +275,7 @@ class Migrator:
             self._source, migration_fence.FencePlace.MOVED, move, self._target.name
         )
         self._sleep(FENCE_SECONDS)
-        self._drain(cursor, self._source.head().version)
+        self._drain(cursor, self._source.head())
         claims = self._carry_claims()
         self._require_fence(move)
         migration_fence.set_mark(
@@ -357,10 +357,15 @@ class Migrator:
             if not changes.more:
                 return cursor
 
-    def _drain(self, cursor: records.Cursor, version: int) -> None:
+    def _drain(self, cursor: records.Cursor, head: records.Cursor) -> None:
+        """Follow the feed up to the head, which was read behind the mark.
+
+        Versions of two epochs do not compare: a source that lost everything meanwhile may
+        stand below the cursor, and then its hosts would serve without their claims.
+        """
         deadline = time.monotonic() + DRAIN_SECONDS
         count = 0
-        while cursor.version < version:
+        while cursor.epoch != head.epoch or cursor.version < head.version:
             changes = self._source.fetch(cursor, _BATCH_RECORDS)
             if isinstance(changes, records.ResyncNeeded):
                 # Its snapshot is read behind the mark.
@@ -400,10 +405,21 @@ class Migrator:
 
 
 def _translated(record: records.Record, offset_seconds: float) -> records.Record:
-    """Return a record of claims with the target's times, and without places in a feed."""
-    decoded = codec.decode(record.payload)
-    state = _rewritten(decoded.state, offset_seconds)
-    payload = codec.encode(state, decoded.schema, record=str(record.key))
+    """Return a record of claims with the target's times, and without places in a feed.
+
+    One that cannot be read is returned as it is: schedulers keep it aside there as here, and
+    behind the fence it must not end the move.
+    """
+    try:
+        decoded = codec.decode(record.payload)
+        state = _rewritten(decoded.state, offset_seconds)
+        payload = codec.encode(state, decoded.schema, record=str(record.key))
+    except (errors.UndecodableRecord, errors.InvalidRecord, TypeError) as error:
+        LOG.warning(
+            "Claims %(key)s cannot be read and are carried as they are: %(reason)s",
+            {"key": record.key, "reason": error},
+        )
+        return record
     return attrs.evolve(record, payload=payload)
 
 

@@ -46,7 +46,8 @@ class Kind(enum.Enum):
     COMPACTED = enum.auto()
     #: The store has not come to the revision that was asked for.
     AHEAD = enum.auto()
-    #: Certificates do not fit.
+    #: Certificates do not fit; or the answer was spoilt, or the member ended the connection
+    #: by an alert, which looks alike.
     TLS = enum.auto()
     #: It may or may not have been carried out.
     UNSURE = enum.auto()
@@ -59,7 +60,7 @@ RETRIED_READS = frozenset({Kind.NOT_SENT, Kind.NO_LEADER, Kind.UNSURE})
 #: About the revision that was asked for: nothing was read, nothing written.
 OF_REVISION = frozenset({Kind.COMPACTED, Kind.AHEAD})
 #: After these nothing is known of a write.
-UNKNOWN = frozenset({Kind.UNSURE, Kind.TIMED_OUT})
+UNKNOWN = frozenset({Kind.UNSURE, Kind.TIMED_OUT, Kind.TLS})
 #: After these who sent a write has to look what became of it.
 IN_DOUBT = UNKNOWN | {Kind.FULL}
 

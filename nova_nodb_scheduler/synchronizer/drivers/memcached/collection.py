@@ -34,6 +34,10 @@ class Collector:
     _index: index_module.Index
     _follower: following.Follower
     _at: steps.Observer
+    #: Page of the deletion log that the next call begins at. Were it always the first one,
+    #: what is too young to go would fill the call, and later pages be never come to: they
+    #: would grow to what the server takes as an item, and then refuse every deletion.
+    _next_page: int = attrs.field(init=False, default=0)
 
     def collect(self, keep_seconds: float) -> contract.Collected:
         """Drop tombstones older than that; see the contract."""
@@ -41,14 +45,17 @@ class Collector:
         epoch, pages = self._epochs.gets(lambda epoch: epoch.deletion_log_pages)
         now_seconds = self._clock.sample().seconds
         collected, looked_at = 0, 0
-        for page in epoch.deletion_log_pages:
+        first = self._next_page
+        for number in range(first, first + layout.DELETION_LOG_PAGES):
+            page = epoch.deletion_log_page(number % layout.DELETION_LOG_PAGES)
             if page not in pages:
                 raise self._epochs.broken(epoch, "a page of the deletion log")
             value, token = pages[page]
             names = layout.decode_deletions(value)
-            looked_at += len(names)
-            if looked_at > COLLECTION_LIMIT + len(names):
+            if looked_at > COLLECTION_LIMIT:
                 break
+            looked_at += len(names)
+            self._next_page = (number + 1) % layout.DELETION_LOG_PAGES
             count, done = self._collect_page(
                 epoch, names, now_seconds, keep_seconds, stable_version
             )

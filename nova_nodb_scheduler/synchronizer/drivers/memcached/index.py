@@ -104,21 +104,37 @@ class Index:
         """Tell an evicted record from one that was never there.
 
         The page must be the same before and after the record was looked for:
-        then the name stood on it while the record was missing.
+        then the name stood on it while the record was missing. Where another was
+        put on it meanwhile nothing is told yet, and it is looked again: the naive way,
+        to take the record for absent then, creates anew what was evicted.
 
         :raises EpochBroken: a record was evicted, or a page
+        :raises BackendUnavailable: the page changes all the time
         """
+        doubtful = set(names)
+        for _ in range(ATTEMPTS):
+            doubtful = self._changed_under(epoch, doubtful)
+            if not doubtful:
+                return
+        raise self._connection.unavailable("its index changes all the time")
+
+    def _changed_under(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
+        """Return which missing names stand on pages that changed while they were looked for."""
         by_page = self._by_page(epoch, names)
         before = self._connection.gets(list(by_page))
         items = self._connection.get([epoch.record_key(name) for name in names])
         after = self._connection.gets(list(by_page))
         self._require(epoch, by_page, before)
+        self._require(epoch, by_page, after)
+        changed: set[bytes] = set()
         for page, wanted in by_page.items():
-            if before[page] != after.get(page):
-                continue
-            for name in wanted & layout.decode_page(before[page][0]):
-                if epoch.record_key(name) not in items:
-                    raise self._epochs.broken(epoch, f"record {record_names.decode(name)}")
+            standing = layout.decode_page(before[page][0]) & layout.decode_page(after[page][0])
+            missing = {name for name in wanted & standing if epoch.record_key(name) not in items}
+            if before[page] != after[page]:
+                changed |= missing
+            elif missing:
+                raise self._epochs.broken(epoch, f"record {record_names.decode(min(missing))}")
+        return changed
 
     def remove_collected(self, epoch: layout.Epoch, names: Collection[bytes]) -> set[bytes]:
         """Take collected tombstones off their pages, then away; returns the names that are gone.

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory, record_names
 
@@ -86,16 +87,28 @@ class Item:
 
     @classmethod
     def decode(cls, value: bytes) -> Item:
-        _, kind, version, revision, since_seconds, length = _HEADER.unpack_from(value)
-        end = _HEADER.size + length
-        return cls(
-            record_names.decode(value[_HEADER.size : end]),
-            Kind(kind),
-            version,
-            revision,
-            since_seconds,
-            value[end:],
-        )
+        """Read what :meth:`encode` wrote.
+
+        :raises BackendUnavailable: somebody else wrote it
+        """
+        try:
+            _, kind, version, revision, since_seconds, length = _HEADER.unpack_from(value)
+            end = _HEADER.size + length
+            return cls(
+                record_names.decode(value[_HEADER.size : end]),
+                Kind(kind),
+                version,
+                revision,
+                since_seconds,
+                value[end:],
+            )
+        except (struct.error, ValueError) as error:
+            raise errors.BackendUnavailable(
+                "memcached",
+                f"an item was not written by this release of the driver ({error}): keep others "
+                "from writing below [nodb_memcached] key_prefix, run one release on all "
+                "services, or begin anew with 'nova-nodb-manage synchronizer new-epoch'",
+            ) from error
 
 
 def encode_page(names: Iterable[bytes]) -> bytes:

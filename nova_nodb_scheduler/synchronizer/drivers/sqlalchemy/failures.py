@@ -42,6 +42,8 @@ _CLIENT_ERRORS: tuple[type[Exception], ...] = (*DATABASE_ERRORS, OSError)
 _CONTENTION_TEXTS = ("database is locked", "due to lock timeout", "could not serialize access")
 #: MariaDB's: shutdown, error at the commit, query killed, connection killed, out of time.
 _STOPPED_CODES = frozenset({1053, 1180, 1317, 1927, 1969})
+#: The client library's own: the server said nothing, or nothing that could be read.
+_CLIENT_CODES = range(2000, 3000)
 #: MariaDB's 1047, of every statement on a Galera node that is not synced.
 _NOT_SYNCED_TEXT = "WSREP has not yet prepared node"
 _TABLE_MISSING_TEXTS = ("no such table", "1146", "does not exist")
@@ -76,13 +78,12 @@ def innermost(error: BaseException) -> BaseException:
 def leaves_in_doubt(error: BaseException) -> bool:
     """Tell whether a statement that commits may have been carried out for all that it failed.
 
-    For its connection broke, or it was stopped, which may be behind the commit.
-    Any other error of MariaDB's comes before it.
+    For its connection broke, or its answer could not be read, or it was stopped, which may be
+    behind the commit. Any other error of MariaDB's comes before it.
     """
-    arguments = innermost(error).args
-    return isinstance(error, db_exc.DBConnectionError) or (
-        bool(arguments) and arguments[0] in _STOPPED_CODES
-    )
+    code = next(iter(innermost(error).args), None)
+    is_told = isinstance(code, int) and code not in _CLIENT_CODES and code not in _STOPPED_CODES
+    return isinstance(error, db_exc.DBConnectionError) or not is_told
 
 
 def is_not_understood(error: BaseException) -> bool:

@@ -110,6 +110,20 @@ class TestLooks(testtools.TestCase):
         self.write("later")
         self.assertEqual(1, self.inner.looks)
 
+    def test_behind_a_marker_that_nobody_can_read_nothing_is_acknowledged(self) -> None:
+        later = {"place": "of a later release", "move": "m", "other": "o", "at": 0.0}
+        for payload in (b"\x00garbage", b"[]", b"{}", json.dumps(later).encode()):
+            with self.subTest(payload=payload):
+                cursor = self.guarded.head()
+                self.now += migration_fence.LOOK_SECONDS
+                standing = self.inner.read([migration_fence.MARKER]).get(migration_fence.MARKER)
+                revision = standing.revision if standing is not None else 0
+                self.inner.write([records.Write(migration_fence.MARKER, revision, payload)])
+                self.assertIs(records.Verdict.UNKNOWN, self.write(f"host-{payload!r}"))
+                self.assertRaises(errors.BackendUnavailable, self.guarded.fetch, cursor)
+                self.assertRaises(errors.BackendUnavailable, self.guarded.snapshot)
+                self.assertRaises(errors.BackendUnavailable, self.guarded.open)
+
     def test_what_is_acknowledged_by_an_old_look_is_carried(self) -> None:
         target_hub = memory.MemoryHub()
         target = memory.MemorySynchronizer(memory.MemoryOptions(), target_hub)
@@ -133,6 +147,70 @@ class TestLooks(testtools.TestCase):
         self.assertTrue(acknowledged)
         self.assertLess(len(acknowledged), 20)
         self.assertLessEqual(set(acknowledged), found)
+
+
+class TestLossesOfTheSource(testtools.TestCase):
+    """What happens to the source while it is left shows in the target."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hubs = memory.MemoryHub(), memory.MemoryHub()
+        self.source, self.target = (
+            memory.MemorySynchronizer(memory.MemoryOptions(), hub) for hub in self.hubs
+        )
+        for each in (self.source, self.target):
+            each.open()
+
+    def test_what_stood_in_a_former_epoch_of_the_source_does_not_serve_without_its_claims(
+        self,
+    ) -> None:
+        for number in range(20):
+            _put(self.source, known_namespaces.COMPUTE_NODES.name, f"host-{number}", b"\x01{}")
+        ledger = cases.ClaimingScheduler(self.source)
+        assert isinstance(ledger.claim(cases.claim("server", "host-1")), model.Granted)
+
+        def lose_all(phase: str, _count: int) -> None:
+            # Behind the last batch, and before the source is marked.
+            if phase == "follow" and not lost:
+                lost.append(phase)
+                self.hubs[0].begin_epoch()
+
+        lost: list[str] = []
+        mover = migrator.Migrator(
+            self.source, self.target, (), progress=lose_all, sleep=lambda _seconds: None
+        )
+        mover.move()
+        self.assertEqual(["follow"], lost)
+        self.assertEqual({}, contract_case.everything(_guarded(self.target)))
+
+    def test_claims_that_nobody_can_read_are_carried_as_they_are(self) -> None:
+        unreadable = {"garbage": b"\x00garbage", "odd": _odd_claims()}
+        for name, payload in unreadable.items():
+            _put(self.source, known_namespaces.CLAIM_RECORDS.name, name, payload)
+        ledger = cases.ClaimingScheduler(self.source)
+        assert isinstance(ledger.claim(cases.claim("server", "host")), model.Granted)
+        mover = migrator.Migrator(self.source, self.target, (), sleep=lambda _seconds: None)
+        self.assertEqual(3, mover.move().claims)
+        held = contract_case.everything(_guarded(self.target))
+        found = {key.key: record.payload for key, record in held.items()}
+        self.assertEqual(unreadable | {"host": found["host"]}, found)
+
+
+def _put(client: contract.Synchronizer, namespace: str, name: str, payload: bytes) -> None:
+    [result] = client.write([records.Write(records.RecordKey(namespace, name), 0, payload)])
+    assert result.won
+
+
+def _guarded(client: contract.Synchronizer) -> migration_fence.FencedSynchronizer:
+    guarded = migration_fence.FencedSynchronizer(client)
+    guarded.open()
+    return guarded
+
+
+def _odd_claims() -> bytes:
+    """Return claims that are JSON, and none that this release writes."""
+    state = {"claims": {"server": {"deadline_seconds": "soon"}}}
+    return codec.encode(state, known_namespaces.CLAIM_RECORDS.schema)
 
 
 class TestSharedOpenings(testtools.TestCase):

@@ -16,9 +16,10 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.drivers import etcd
+from nova_nodb_scheduler.synchronizer.drivers.etcd import steps
 from nova_nodb_scheduler.testing import etcd_server, proxy, server_processes
 from nova_nodb_scheduler.testing.conformance import contract_case
-from tests.functional.synchronizer.drivers import certificates
+from tests.functional.synchronizer.drivers import certificates, step_case
 from tests.functional.synchronizer.drivers.etcd import etcd_case
 
 
@@ -267,6 +268,19 @@ class TestTLS(certificates.WithCertificates, RefusalCase):
         reader.catch_up()
         self.assertEqual({written.key: written}, reader.held)
         self.assertEqual(0, reader.resyncs)
+
+    def test_of_a_write_whose_encrypted_answer_is_spoilt_nobody_knows(self) -> None:
+        lead = self.enterContext(proxy.Proxy(self.server.port))
+        client = self.opened(endpoints=(f"https://{lead.address}",), tls_cafile=self.ca)
+        before = self.put(client, "a", b"one")
+        # The head of a record with data.
+        client.on_step = step_case.at(
+            steps.Step.SEND, lambda: lead.rename_in_replies(b"\x17\x03\x03", b"\x17\x03\x02")
+        )
+        [result] = client.write([records.Write(before.key, before.revision, b"two")])
+        self.assertIs(records.Verdict.UNKNOWN, result.verdict)
+        standing = self.opened(tls_cafile=self.ca).read([before.key])[before.key]
+        self.assertEqual(b"two", standing.payload)
 
     def test_an_authority_that_is_not_trusted_is_refused(self) -> None:
         self.assert_refused("endpoints", "tls_cafile", "certificate")

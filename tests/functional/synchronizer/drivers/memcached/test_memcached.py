@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 from unittest import mock
 
 from oslo_config import cfg
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers import memcached
-from nova_nodb_scheduler.synchronizer.drivers.memcached import connection, layout
+from nova_nodb_scheduler.synchronizer.drivers.memcached import collection, connection, layout
 from nova_nodb_scheduler.synchronizer.drivers.memcached import options as memcached_options
 from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 from nova_nodb_scheduler.testing import proxy, servers
@@ -228,6 +230,23 @@ class TestCollectionInterrupted(memcached_case.MemcachedCase):
         raw.set(self._item_key(record), item.encode(), noreply=False)
 
 
+class TestCollectionOfMany(memcached_case.MemcachedCase):
+    def test_young_tombstones_keep_no_old_ones_from_being_collected(self) -> None:
+        client = self.client()
+        old = self.fill(client, 64)
+        for each in old:
+            self.drop(client, each)
+        time.sleep(5.0)
+        young = [self.put(client, f"young-{number}", b"one") for number in range(64)]
+        for each in young:
+            self.drop(client, each)
+        with mock.patch.object(collection, "COLLECTION_LIMIT", 10):
+            for _ in range(2 * layout.DELETION_LOG_PAGES):
+                client.collect(3.5)
+        found = client.read([each.key for each in old])
+        self.assertEqual({}, found)
+
+
 class TestLosses(memcached_case.MemcachedCase):
     """What memcached itself loses is noticed, and shows as a new epoch."""
 
@@ -275,6 +294,110 @@ class TestLosses(memcached_case.MemcachedCase):
         with self.assertRaises(errors.BackendUnavailable):
             client.write([records.Write(record.key, 0, b"new")])
         self.assertNotEqual(epoch, client.head().epoch)
+
+    def test_a_lost_record_shows_though_another_is_created_on_its_page_meanwhile(self) -> None:
+        asked: dict[str, Callable[[contract.Synchronizer, records.RecordKey], object]] = {
+            "write": lambda client, key: client.write([records.Write(key, 0, b"granted again")]),
+            "snapshot": lambda client, _key: list(client.snapshot().pages),
+        }
+        for name, ask in asked.items():
+            with self.subTest(name=name):
+                client = self.client()
+                lost = self.fill(client, 5)[3]
+                epoch = self._forget_beside_creations(client, lost, 1)
+                with self.assertRaises((errors.BackendUnavailable, contract.SnapshotInterrupted)):
+                    ask(client, lost.key)
+                self.assertNotEqual(epoch, client.head().epoch)
+
+    def test_a_lost_record_on_a_page_that_changes_all_the_time_is_not_created_anew(self) -> None:
+        client = self.client()
+        lost = self.fill(client, 5)[3]
+        self._forget_beside_creations(client, lost, 1000)
+        with self.assertRaises(errors.BackendUnavailable):
+            client.write([records.Write(lost.key, 0, b"granted again")])
+
+    def _forget_beside_creations(
+        self, client: memcached.MemcachedSynchronizer, lost: records.Record, times: int
+    ) -> str:
+        """Lose a record, and have others put on its page when a client looks for it alone.
+
+        Returns the epoch's name.
+        """
+        other, name = self.client(), record_names.encode(lost.key)
+        epoch = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch"))
+        beside = (
+            each
+            for each in (f"beside-{number}" for number in itertools.count())
+            if epoch.index_key(record_names.encode(contract_case.key(each)))
+            == epoch.index_key(name)
+        )
+        creations = itertools.islice(beside, times)
+        connected: Any = client._connection
+        get = connected.get
+
+        def get_beside_creations(keys: Sequence[bytes]) -> dict[bytes, bytes]:
+            if list(keys) == [epoch.record_key(name)]:
+                for each in itertools.islice(creations, 1):
+                    self.put(other, each, b"beside")
+            return cast(dict[bytes, bytes], get(keys))
+
+        connected.get = get_beside_creations
+        return self._forget(lambda epoch: epoch.record_key(name))
+
+    def test_a_record_that_the_server_dropped_to_move_a_page_is_not_read_as_absent(self) -> None:
+        """Items that a client's unread reply holds are dropped in the end, and told nowhere."""
+        client = self.client()
+        written = [self.put(client, f"large-{number}", bytes(50_000)) for number in range(40)]
+        epoch = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch"))
+        keys = [epoch.record_key(record_names.encode(each.key)) for each in written]
+        with (
+            socket.socket() as frozen,
+            socket.create_connection(("127.0.0.1", self.server.port)) as operator,
+        ):
+            frozen.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            frozen.connect(("127.0.0.1", self.server.port))
+            frozen.sendall(b"get " + b" ".join(keys * 5) + b"\r\n")
+            raw = self.raw()
+            classes = {name.split(b":")[1] for name in raw.stats("items")}
+            largest = max(map(int, classes))
+            self.eventually(
+                lambda: (
+                    self._moves_a_page(operator, largest)
+                    or raw.stats()[b"slab_reassign_busy_items"]
+                ),
+                "a page is moved that holds what a client reads",
+            )
+            lost = written[7].key
+            # As the server does it after a thousand looks; its count of those comes later yet.
+            self._forget(lambda epoch: epoch.record_key(record_names.encode(lost)))
+            self.assertEqual(0, raw.stats()[b"evictions"])
+            self.assertEqual({}, client.read([lost, written[8].key]))
+        self.assertNotEqual(epoch.name, client.head().epoch)
+
+    def _moves_a_page(self, operator: socket.socket, slab_class: int) -> bool:
+        operator.sendall(b"slabs reassign %d 10\r\n" % slab_class)
+        operator.recv(100)
+        return False
+
+    def test_an_item_that_somebody_else_wrote_is_told_with_the_remedy(self) -> None:
+        client = self.client()
+        start = client.head()
+        record = self.put(client, "a", b"one")
+        epoch, raw = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch")), self.raw()
+        key = epoch.record_key(record_names.encode(record.key))
+        whole = raw.get(key)
+        asked: tuple[Callable[[], object], ...] = (
+            lambda: client.read([record.key]),
+            lambda: client.write([records.Write(record.key, record.revision, b"two")]),
+            lambda: client.fetch(start),
+            lambda: contract_case.everything(client),
+        )
+        for foreign in (b"", b"garbage", b"\x01\x09" + whole[2:]):
+            with self.subTest(foreign=foreign):
+                raw.set(key, foreign, noreply=False)
+                for ask in asked:
+                    with self.assertRaisesRegex(errors.BackendUnavailable, "not written by"):
+                        ask()
 
     def test_a_lost_record_in_the_feed_needs_a_resync(self) -> None:
         client = self.client()

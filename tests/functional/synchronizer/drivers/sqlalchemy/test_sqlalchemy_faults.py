@@ -31,7 +31,7 @@ from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
     schema,
     statements,
 )
-from nova_nodb_scheduler.testing import servers
+from nova_nodb_scheduler.testing import proxy, servers
 from nova_nodb_scheduler.testing.conformance import contract_case
 from tests.functional.synchronizer.drivers.sqlalchemy import sql_databases
 
@@ -890,6 +890,22 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         verdicts = {result.verdict for result in client.write(writes)}
         self.assertEqual({records.Verdict.UNKNOWN}, verdicts)
         self.assertEqual(b"old", self.payload(client))
+        self.put(client, b"next")
+
+    def test_a_small_write_whose_answer_is_spoilt_is_in_doubt(self) -> None:
+        if not self.writes_whole:
+            self.skipTest("here a write is more than one statement")
+        url = sa.make_url(self.url)
+        lead = self.enterContext(proxy.Proxy(url.port))
+        self.url = url.set(host="127.0.0.1", port=lead.port).render_as_string(hide_password=False)
+        client = self.client()
+        old = self.put(client, b"old")
+        # What the description of a column begins with.
+        self.at_step(client, WHOLE, lambda: lead.rename_in_replies(b"\x03def", b"\xffdef"))
+        [result] = client.write([records.Write(KEY, old.revision, b"new")])
+        lead.heal()
+        self.assertIs(records.Verdict.UNKNOWN, result.verdict)
+        self.assertEqual(b"new", self.payload(client))
         self.put(client, b"next")
 
     def test_a_small_write_that_is_killed_at_the_server_is_in_doubt(self) -> None:
