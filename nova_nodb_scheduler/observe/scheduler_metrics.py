@@ -91,6 +91,11 @@ _MIRROR: dict[str, tuple[scraped_metrics.Family, str, str]] = {
         "nodb_mirror_chosen_at_write",
         "Chosen hosts whose provider trees a guarded Placement found unchanged as it wrote",
     ),
+    "chosen_unreadable": (
+        _COUNTER,
+        "nodb_mirror_chosen_unreadable",
+        "Chosen hosts whose provider trees were read anew, for their records cannot be read",
+    ),
     "failures": (
         _COUNTER,
         "nodb_mirror_failures",

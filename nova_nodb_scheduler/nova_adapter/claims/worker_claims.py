@@ -249,6 +249,7 @@ class ClaimDuty:
             "reconciled": float(status.reconciled + proof.reconciled),
             "asked": float(status.asked + proof.asked),
             "unanswered": float(status.unanswered + proof.unanswered),
+            "unreadable": float(status.unreadable + proof.unreadable),
             "removed": float(status.removed),
             "failures": float(self._duty.failures),
         }

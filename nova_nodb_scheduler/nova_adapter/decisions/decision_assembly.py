@@ -101,6 +101,7 @@ class DecisionAssembly:
             around.now_seconds,
             options.mirror,
             wait_for=self._wait_for,
+            unreadable=around.replicator.quarantine.at_this_moment,
         )
         self._hints = self._mirror.hints
         #: Placement as this worker has it in memory.

@@ -50,6 +50,10 @@ LOST_SECONDS = 1e9
 UNSETTLED_SECONDS = LOST_SECONDS / 2
 
 
+#: How often one that leaves looks whether more was marked meanwhile.
+_LAST_LOOKS = 4
+
+
 @attrs.frozen
 class ReporterOptions:
     """Timing and bounds; the meaning is that of the options of the same names."""
@@ -328,7 +332,12 @@ class ChangeReporter:
             company.stop()
         if self.standstills is not None:
             self.standstills.stop()
+        # What was marked since its thread looked last; then what was marked until this one did.
+        if not thread.is_alive() and len(self._dirty):
+            self._leave()
         self._pid = None
+        if not thread.is_alive() and len(self._dirty) and self._thread is None:
+            self._leave()
         left = len(self._dirty)
         if thread.is_alive() or left:
             LOG.warning(
@@ -664,25 +673,58 @@ class ChangeReporter:
         self._wake.set()
 
     def _leave(self) -> None:
+        """Publish what is left and take the beat away; again, while more is marked meanwhile.
+
+        Nova's threads may write on. What is marked behind the last flush of a reporter whose
+        beat is gone is known to nobody before a sweep, which nobody knows to be due: so it is
+        looked whether there is some once the beat is gone, and what cannot be published then
+        has the beat said again. Left behind, a beat falls silent, and its cells are swept.
+        """
+        has_left = False
         try:
             with self._flush_lock:
-                if len(self._dirty) or self._dirty.beats_waiting() or self._opened:
-                    self._open()
-                    self._note_lost()
-                    self._flush_records(all_of_them=True)
-                    self._flush_heartbeats(force=True)
-                waits = self.journal is not None and self.journal.waiting
-                complete = not (len(self._dirty) or self._lost or waits or self.unsettled())
-                # Left behind, a beat falls silent, and its cells are swept.
-                if self._heartbeats and self.identity is not None and complete:
-                    key = records.RecordKey(
-                        known_namespaces.REPORTERS.name, self.identity.reporter_id
-                    )
-                    self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
+                for _ in range(_LAST_LOOKS):
+                    if not self._flush_last():
+                        break
+                    self._take_beat_away()
+                    has_left = True
+                    if not len(self._dirty):
+                        break
         except errors.NodbError as error:
             LOG.warning("The reporter could not leave in order: %(error)s", {"error": error})
         except Exception:
             LOG.exception("The reporter could not leave in order.")
+        if has_left and len(self._dirty):
+            self._come_back()
+
+    def _flush_last(self) -> bool:
+        """Publish what waits; tell whether nothing is left of which only the beat tells."""
+        if len(self._dirty) or self._dirty.beats_waiting() or self._opened:
+            self._open()
+            self._note_lost()
+            self._flush_records(all_of_them=True)
+            self._flush_heartbeats(force=True)
+        waits = self.journal is not None and self.journal.waiting
+        return not (len(self._dirty) or self._lost or waits or self.unsettled())
+
+    def _take_beat_away(self) -> None:
+        # A mark behind the end begins another life, whose beat it is.
+        if self._heartbeats and self.identity is not None and self._thread is None:
+            key = records.RecordKey(known_namespaces.REPORTERS.name, self.identity.reporter_id)
+            self._beat_publisher.publish({key: lambda current: publisher_module.DELETE})
+
+    def _come_back(self) -> None:
+        """Say the beat again, for something is left that nobody would know of."""
+        try:
+            with self._flush_lock:
+                self._last_beat = float("-inf")
+                self._send_beat()
+        except Exception:
+            LOG.exception(
+                "Nobody knows that %(left)d changed records are not published; run "
+                "'nova-nodb-manage import'.",
+                {"left": len(self._dirty)},
+            )
 
 
 _reporter: ChangeReporter | None = None

@@ -181,8 +181,7 @@ class JournalReader:
             return None
         with self._lock:
             if snapshot.number >= self._number:
-                self._number = snapshot.number
-                self._catch_up(snapshot)
+                self._come_to(snapshot)
             return self._times
 
     def unreported(self, snapshot: store_snapshot.Snapshot) -> Mapping[str, int]:
@@ -204,6 +203,20 @@ class JournalReader:
         """Keys of the slots that cannot be read as they are now."""
         follower = self._follower
         return frozenset() if follower is None else follower.unreadable
+
+    def _come_to(self, snapshot: store_snapshot.Snapshot) -> None:
+        """Come to a snapshot, or begin anew with the next one.
+
+        A failure in the middle leaves views noted, or places taken from who touched them, of
+        which nobody took in what changed: nor would the next look, which sees no change in them.
+        Who begins anew reads all there is, as a process does that starts.
+        """
+        self._number = snapshot.number
+        try:
+            self._catch_up(snapshot)
+        except BaseException:
+            self._forget()
+            raise
 
     def _catch_up(self, snapshot: store_snapshot.Snapshot) -> None:
         journals = snapshot.namespace(_JOURNALS)

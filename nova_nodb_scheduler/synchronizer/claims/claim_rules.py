@@ -32,6 +32,7 @@ their own change, they answer as if they had just made it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -41,6 +42,8 @@ from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.records import record_editor
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -142,13 +145,36 @@ def take_each(
             model.GrantRefused(each, model.RefusalReason.STALE_VIEW, stale) for each in claims
         )
         return record_editor.Proposal(refused)
-    record = record.lapse(expired(record, taking.now_seconds))
+    record = lapse(record, expired(record, taking.now_seconds))
     answers = []
     for claim in claims:
         answer, record = _take_one(record, claim, taking)
         answers.append(answer)
     granted = any(isinstance(answer, model.Granted) for answer in answers)
     return record_editor.Proposal(tuple(answers), record.to_state() if granted else None)
+
+
+def lapse(record: model.ClaimRecord, consumers: Collection[str]) -> model.ClaimRecord:
+    """Return a record without claims whose lease ended; name what it forgets for want of room.
+
+    No host is over-committed for that: what such a claim's writer may have allocated counts
+    as long as it stands in Placement. But whose it was is told by nobody any more, so that
+    nobody takes it away of itself.
+    """
+    left = record.lapse(consumers)
+    forgotten = (record.lapsed.keys() | {*consumers}) - left.lapsed.keys()
+    if forgotten:
+        LOG.warning(
+            "Host %(host)s has more than %(most)d lapsed claims; those of %(servers)s are "
+            "forgotten. What they may have left in Placement 'nova-nodb-manage allocations "
+            "audit' finds.",
+            {
+                "host": record.host,
+                "most": model.MOST_LAPSED,
+                "servers": ", ".join(sorted(forgotten)),
+            },
+        )
+    return left
 
 
 def stale_view(settled: records.Cursor | None, view: records.Cursor) -> str:

@@ -63,6 +63,14 @@ class UnreadableRecords:
         return namespace in self._overflown
 
 
+_ALL_READABLE = UnreadableRecords({}, frozenset())
+
+
+def all_readable() -> UnreadableRecords:
+    """Return that every record could be read: of a store without a quarantine."""
+    return _ALL_READABLE
+
+
 class Quarantine:
     """Bounded; any method from any thread; none blocks for longer than a dictionary takes.
 

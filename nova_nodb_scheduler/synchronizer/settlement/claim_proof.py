@@ -9,6 +9,7 @@ claims that no record accounts for are asked of their authority at once.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.claims import group_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import claim_reaper, settlement_rules
+
+LOG = logging.getLogger(__name__)
 
 _CLAIMS = known_namespaces.CLAIM_RECORDS.name
 _GROUPS = known_namespaces.GROUP_CLAIMS.name
@@ -187,7 +190,8 @@ class ClaimProof:
             now = snapshot.namespace(_CLAIMS)
             seen = now.version if before is not None and _some_ended(before, now, hosts) else 0
             evidence = settlement_rules.SettlementEvidence(snapshot)
-            places, are_few = _places(group, snapshot, evidence)
+            found = self._places(group, snapshot, evidence)
+            places, are_few = found or ({}, False)
             # Where their hosts have room for others, too, the mirror may be behind unnoticed.
             members = {consumer for of_group in places.values() for consumer, _ in of_group}
             suspects, are_all = self._suspects(
@@ -200,17 +204,21 @@ class ClaimProof:
             # Only what was answered, and judged by it: the next one who is refused for
             # anything else would take it for proved.
             self._asked_at.update(dict.fromkeys(stays, asking_from))
-            if group is not None and not looked.version:
+            if group is not None and found is not None and not looked.version:
                 looked = looked.with_more(self._end(places, evidence, cursor, []))
                 are_all &= are_few
                 looked_at_group = True
             version = max(seen, looked.version)
             if not version:
+                if found is None:
+                    raise ClaimsUnproved(f"the record of server group {group} cannot be read")
+                if looked.unread:
+                    raise ClaimsUnproved("a record cannot be read")
                 if looked.unanswered:
                     raise ClaimsUnproved("their authority does not answer")
                 if not are_all:
                     raise ClaimsUnproved(f"more than {_MOST_ASKED} are to be asked for")
-            complete = are_all and not looked.unanswered and not looked.unjudged
+            complete = are_all and not (looked.unanswered or looked.unjudged or looked.unread)
             return ProvedClaims(version, complete and looked_at_group)
 
     def prove_of(self, consumers: Collection[str]) -> int:
@@ -268,18 +276,19 @@ class ClaimProof:
         unanswered = self._ask_all(first.queries, reaper)
         asked = {query.key for query in first.queries}
         changed = {*first.written, *first.lost, *first.gone}
-        unjudged = {*first.lost}
+        unjudged, unread = {*first.lost}, {*first.unread}
         if asked:
             second = reaper.end(dict.fromkeys(asked, frozenset()), evidence, cursor)
             if second is None:
                 raise ClaimsUnproved("the epoch changed")
             changed |= {*second.written, *second.lost}
             unjudged |= {*second.lost}
-            lost = {*second.lost}
+            unread |= {*second.unread}
+            lost = {*second.lost, *second.unread}
             answered = (_name(each) for each in first.queries if each.key not in lost)
             stays += (name for name in answered if name not in unanswered)
         version = self._synchronizer.head().version if changed else 0
-        return _Looked(version, bool(unanswered), bool(unjudged))
+        return _Looked(version, bool(unanswered), bool(unjudged), bool(unread))
 
     def _ask_all(
         self,
@@ -321,6 +330,38 @@ class ClaimProof:
                     and evidence.counts(host, consumer, held)
                 ):
                     yield host, consumer
+
+    def _places(
+        self,
+        group: str | None,
+        snapshot: store_snapshot.Snapshot,
+        evidence: settlement_rules.SettlementEvidence,
+    ) -> tuple[dict[records.RecordKey, frozenset[group_model.Place]], bool] | None:
+        """Return the places of a group's members that no record shows, and whether all of them.
+
+        None where its record cannot be understood: whatever it holds stays.
+        """
+        stored = None if group is None else snapshot.namespace(_GROUPS).get(group)
+        if group is None or stored is None:
+            return {}, True
+        try:
+            record = group_model.GroupRecord.from_state(group, stored.state, stored.version)
+        except settlement_rules.NOT_READ as error:
+            self.status.unreadable += 1
+            LOG.warning(
+                "The record of server group %(group)s cannot be read; what it holds stays, and "
+                "who may be refused for it is decided by Nova's own path: %(error)r",
+                {"group": group, "error": error},
+            )
+            return None
+        unshown = [
+            place
+            for place in group_rules.confirmed(record)
+            if evidence.place_shown_at(place) is None
+        ]
+        key = records.RecordKey(_GROUPS, group)
+        wanted = {key: frozenset(unshown[:_MOST_ASKED])} if unshown else {}
+        return wanted, len(unshown) <= _MOST_ASKED
 
     def _suspects(
         self,
@@ -381,17 +422,20 @@ class _Looked:
     :param version: to wait for; 0 if nothing changed
     :param unanswered: of some claims nobody said why they stand
     :param unjudged: somebody else wrote a record meanwhile, whose claims were not judged
+    :param unread: of some records nobody can tell what they hold
     """
 
     version: int = 0
     unanswered: bool = False
     unjudged: bool = False
+    unread: bool = False
 
     def with_more(self, other: _Looked) -> _Looked:
         return _Looked(
             max(self.version, other.version),
             self.unanswered or other.unanswered,
             self.unjudged or other.unjudged,
+            self.unread or other.unread,
         )
 
 
@@ -404,24 +448,6 @@ def _leaving_shown(
 
 def _name(query: claim_reaper.AllocationQuery) -> _Name:
     return query.key.key, query.consumer, query.held.claim_id
-
-
-def _places(
-    group: str | None,
-    snapshot: store_snapshot.Snapshot,
-    evidence: settlement_rules.SettlementEvidence,
-) -> tuple[dict[records.RecordKey, frozenset[group_model.Place]], bool]:
-    """Return the places of a group's members that no record shows, and whether all of them."""
-    stored = None if group is None else snapshot.namespace(_GROUPS).get(group)
-    if group is None or stored is None:
-        return {}, True
-    record = group_model.GroupRecord.from_state(group, stored.state, stored.version)
-    unshown = [
-        place for place in group_rules.confirmed(record) if evidence.place_shown_at(place) is None
-    ]
-    key = records.RecordKey(_GROUPS, group)
-    wanted = {key: frozenset(unshown[:_MOST_ASKED])} if unshown else {}
-    return wanted, len(unshown) <= _MOST_ASKED
 
 
 def _some_ended(

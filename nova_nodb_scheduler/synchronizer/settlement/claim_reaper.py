@@ -17,7 +17,6 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
@@ -41,6 +40,7 @@ class SettlementStatus:
     asked: int = 0
     unanswered: int = 0
     removed: int = 0
+    unreadable: int = 0
 
 
 def claim_counts(
@@ -191,12 +191,14 @@ class Reaped:
     :param lost: records that somebody else wrote meanwhile
     :param queries: to be asked of entries that stay
     :param gone: records of which an entry to ask for had been ended by somebody else
+    :param unread: records that cannot be understood, and may hold anything
     """
 
     written: Sequence[records.RecordKey]
     lost: Sequence[records.RecordKey]
     queries: Sequence[AllocationQuery]
     gone: Sequence[records.RecordKey] = ()
+    unread: Sequence[records.RecordKey] = ()
 
 
 @attrs.frozen
@@ -294,13 +296,16 @@ class ClaimReaper:
         changes: list[_Change] = []
         queries: list[AllocationQuery] = []
         gone: list[records.RecordKey] = []
+        unread: list[records.RecordKey] = []
         for key, to_ask in wanted.items():
             answers = self._answers.pop(key, {})
             record = found.get(key)
             read = _read(key, record)
             if read is None:
-                # One that cannot be understood may hold anything.
-                if to_ask and (record is None or record.deleted):
+                if record is not None and not record.deleted:
+                    self._status.unreadable += 1
+                    unread.append(key)
+                elif to_ask:
                     gone.append(key)
                 continue
             if to_ask and not to_ask <= _entries_of(read).keys():
@@ -311,7 +316,7 @@ class ClaimReaper:
             if change is not None:
                 changes.append(change)
         written, lost = self._write(changes, cursor.epoch)
-        return Reaped(written, lost, queries, gone)
+        return Reaped(written, lost, queries, gone, unread)
 
     def _write(
         self, changes: Sequence[_Change], epoch: str
@@ -405,10 +410,12 @@ def _read(key: records.RecordKey, record: records.Record | None) -> _Read | None
     try:
         decoded = codec.decode(record.payload)
         codec.check_readable(decoded.schema, _SCHEMAS[key.namespace])
-    except errors.UndecodableRecord as error:
-        LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
+        read = _Read(key, decoded.state, record.revision, record.version)
+        _entries_of(read)
+    except settlement_rules.NOT_READ as error:
+        LOG.warning("Claims of %(key)s: %(error)r", {"key": key, "error": error})
         return None
-    return _Read(key, decoded.state, record.revision, record.version)
+    return read
 
 
 def _asked(read: _Read, entries: Collection[Any]) -> Iterator[AllocationQuery]:

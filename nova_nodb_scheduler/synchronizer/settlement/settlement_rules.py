@@ -29,6 +29,9 @@ _NOT_BUILT = (None, "building", "shelved_offloaded")
 _MAY_MOVE = (None, "resized")
 
 
+#: What a record that cannot be understood makes its readers raise.
+NOT_READ = (errors.NodbError, AttributeError, KeyError, TypeError, ValueError)
+
 #: In the place of a version: all that is known to whoever settles.
 ALL_KNOWN = sys.maxsize
 
@@ -433,7 +436,7 @@ class HostClaimLedger(ClaimLedger):
     def _without(
         self, record: model.ClaimRecord, entries: Collection[str], expired: Collection[str]
     ) -> model.ClaimRecord:
-        return record.lapse(expired).without(entries)
+        return claim_rules.lapse(record, expired).without(entries)
 
     def _entries(self, record: model.ClaimRecord) -> Mapping[str, model.HeldClaim]:
         return record.claims

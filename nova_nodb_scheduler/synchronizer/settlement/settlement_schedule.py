@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot
@@ -77,7 +76,7 @@ class UnsettledIndex:
         ledger = settlement_rules.LEDGERS[key.namespace]
         try:
             entries = ledger.entries(key.key, stored.state, stored.version)
-        except (errors.NodbError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except settlement_rules.NOT_READ as error:
             LOG.warning("Claims of %(key)s: %(error)s", {"key": key, "error": error})
             return None
         if not entries:

@@ -25,6 +25,10 @@ What the own write moved the generations to no record shows for a moment: a tree
 call of this process has just shown to be as another of its requests expects it is not
 compared for that one again.
 
+A record that nobody here can read leaves the one before it in memory. Whatever that one says,
+it does not count as compared: its tree is read anew and published over it; where that is not
+done, as a newer release wrote it, the request is Placement's.
+
 How old a comparison is tells the clock of whoever made it: of this process's own
 the monotonic one. Records tell of those of others by the back end's time, which is set
 back where a database's other member takes over, and then makes an old comparison a
@@ -35,6 +39,7 @@ What such a comparison would have spared is a small request.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -51,6 +56,9 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import (
 )
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer.replication import ingest
+
+LOG = logging.getLogger(__name__)
 
 #: What of a record says where servers may go, beside who stands there.
 _PARTS = ("inventories", "traits", "aggregates", "broken")
@@ -83,6 +91,24 @@ class KeptChanging(errors.NodbError):
         return (
             f"Provider tree {self.root} changed whenever it was compared with Placement; "
             "candidates are asked of Placement"
+        )
+
+
+class TreeUnreadable(errors.NodbError):
+    """What is known of a tree nobody here can read, and it is not to be written over.
+
+    :param root: of the tree
+    """
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.root = root
+
+    def __str__(self) -> str:
+        return (
+            f"The record of provider tree {self.root} cannot be read by this release; "
+            "candidates are asked of Placement. Upgrade this scheduler, or see "
+            "'nova-nodb-manage status' for what is kept aside"
         )
 
 
@@ -129,6 +155,7 @@ class ChosenTrees:
     :param bound_seconds: age of a comparison beyond which a tree is asked for
     :param own_seconds: how recently before a listing a scheduler's own write
         leaves open what the listing said of a tree
+    :param unreadable: records that cannot be read now
     :param clock: monotonic seconds
     """
 
@@ -141,6 +168,9 @@ class ChosenTrees:
     _own_seconds: float = sweep_module.MirrorSweepOptions().fresh_seconds
     _sleep: Callable[[float], None] = time.sleep
     _clock: Callable[[], float] = time.monotonic
+    _unreadable: Callable[[], ingest.UnreadableRecords] = attrs.field(
+        default=ingest.all_readable, kw_only=True
+    )
     #: Of what is noted: never held while anybody is asked, for every decision takes it.
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     #: One thread at a time reads trees and publishes them.
@@ -157,6 +187,8 @@ class ChosenTrees:
     changed: int = attrs.field(init=False, default=0)
     #: Trees that Placement compared as it wrote, and that were the same.
     shown: int = attrs.field(init=False, default=0)
+    #: Trees that were read because their records cannot be.
+    unreadable: int = attrs.field(init=False, default=0)
 
     def condition(
         self, roots: Iterable[str], planned_on: snapshot_module.Snapshot
@@ -169,10 +201,13 @@ class ChosenTrees:
         :param planned_on: see :meth:`behind`
         :return: None where there is none, or too many to be named in one request
         """
+        unreadable = self._unreadable()
         snapshot = self._snapshot()
         now = self._now()
         marks = {}
         for root in roots:
+            if _is_unreadable(root, unreadable):
+                continue
             if self._is_compared(root, snapshot, now, anew=False):
                 continue
             state = _state(snapshot, root)
@@ -225,21 +260,25 @@ class ChosenTrees:
         :raises PlacementUnanswered: nothing is known
         :raises BackendUnavailable: the same
         :raises KeptChanging: the same
+        :raises TreeUnreadable: the same
         """
         wanted = set(roots)
         asked = self._now()
         for attempt in range(_TRIES):
+            # First these: one that is let go meanwhile is in the snapshot.
+            unreadable = self._unreadable()
             snapshot = self._snapshot()
+            unread = {root for root in wanted if _is_unreadable(root, unreadable)}
             due = [
                 root
                 for root in sorted(wanted)
-                if not self._is_compared(root, snapshot, asked, anew)
+                if root in unread or not self._is_compared(root, snapshot, asked, anew)
             ]
             if not due:
                 return frozenset(r for r in wanted if _differs(r, planned_on, snapshot))
             if attempt:
                 self._sleep(0.05 * attempt)
-            self._compare(due, snapshot)
+            self._compare(due, snapshot, unread)
         raise KeptChanging(due[0])
 
     def _now(self) -> _Moment:
@@ -262,20 +301,37 @@ class ChosenTrees:
     def _counts(self, at: float, asked_at: float, now: float, anew: bool) -> bool:
         return at >= asked_at or (not anew and now - at <= self._bound_seconds)
 
-    def _compare(self, roots: Collection[str], snapshot: snapshot_module.Snapshot) -> None:
-        """Ask for trees; note those that did not change, publish the others."""
+    def _compare(
+        self,
+        roots: Collection[str],
+        snapshot: snapshot_module.Snapshot,
+        unread: Collection[str] = (),
+    ) -> None:
+        """Ask for trees; note those that did not change, publish the others.
+
+        :param unread: those of them whose records cannot be read: they are published
+        :raises TreeUnreadable: one of those is not to be written over
+        """
         self.asked += len(roots)
+        if unread:
+            self.unreadable += len(unread)
+            LOG.warning(
+                "The records of %(count)d chosen hosts' provider trees cannot be read; they are "
+                "read from Placement before anything is written there. For example %(example)s.",
+                {"count": len(unread), "example": min(unread)},
+            )
         began_at, listed_from = self._clock(), self._trees.now_seconds()
         changed: list[tree_publisher_module.TreeRecords] = []
         for root, members in self._listed(roots, snapshot):
             state = _state(snapshot, root)
             if (
                 state is not None
+                and root not in unread
                 and "broken" not in state
                 and provider_trees.matches(state, root, members)
             ):
                 self._note(root, began_at)
-            elif state is not None or members:
+            elif state is not None or members or root in unread:
                 changed.append((root, members))
             else:
                 # Neither here nor there.
@@ -285,6 +341,8 @@ class ChosenTrees:
         self.changed += len(changed)
         with self._reading:
             written = self._trees.whole(changed, listed_from)
+        for root in sorted(written.rejected.intersection(unread)):
+            raise TreeUnreadable(root)
         # Not noted: another may have published what is newer, and its record be
         # on its way. What is in the store then tells, or is asked once more.
         self._wait_for(written.version)
@@ -329,6 +387,11 @@ class TreeCondition:
     def held(self, marks: Mapping[str, tree_conditions.TreeMark]) -> None:
         """Note that trees were the same."""
         self._trees.show(marks, self._at)
+
+
+def _is_unreadable(root: str, unreadable: ingest.UnreadableRecords) -> bool:
+    name = known_namespaces.PROVIDERS.name
+    return root in unreadable.keys(name) or unreadable.overflowed(name)
 
 
 def _state(snapshot: snapshot_module.Snapshot, root: str) -> Mapping[str, Any] | None:

@@ -51,6 +51,8 @@ class ExpectedChange(enum.Enum):
     ABSENT = "absent"
     #: The provider has a record at all.
     MIRRORED = "mirrored"
+    #: It is gone, or another one has its uuid, perhaps at the same generation.
+    REPLACED = "replaced"
 
 
 @attrs.frozen
@@ -66,11 +68,17 @@ class ProviderHint:
     consumer: str = ""
 
 
+#: Nodes that went of which it is remembered; the oldest are forgotten.
+_MOST_GONE = 10_000
+
+
 class FeedHints:
     """Finds hints between two snapshots; one thread."""
 
     def __init__(self, snapshot: snapshot_module.Snapshot) -> None:
         self._older = self._newer = snapshot
+        #: Nodes that went since, in order.
+        self._gone: dict[str, None] = {}
 
     def follow(self, snapshot: snapshot_module.Snapshot) -> set[ProviderHint]:
         """Return the hints since the snapshot before."""
@@ -140,9 +148,21 @@ class FeedHints:
 
     def _compute_nodes(self) -> Iterator[ProviderHint]:
         for key, before, after in self._changes(known_namespaces.COMPUTE_NODES.name):
-            if before is None:
-                yield ProviderHint(key, ExpectedChange.MIRRORED)
-            elif after is None or _differ(before, after, _SIZES):
+            if after is None:
+                # Its provider goes behind it, and may be made again before anybody looks: a new
+                # one begins to count anew and may end where the former one stood.
+                self._gone.pop(key, None)
+                self._gone[key] = None
+                if len(self._gone) > _MOST_GONE:
+                    del self._gone[next(iter(self._gone))]
+                yield ProviderHint(key, ExpectedChange.REPLACED)
+            elif before is None:
+                is_back = key in self._gone
+                self._gone.pop(key, None)
+                yield ProviderHint(
+                    key, ExpectedChange.REPLACED if is_back else ExpectedChange.MIRRORED
+                )
+            elif _differ(before, after, _SIZES):
                 yield ProviderHint(key)
 
     def _marked(self) -> Iterator[ProviderHint]:

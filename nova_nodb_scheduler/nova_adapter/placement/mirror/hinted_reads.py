@@ -117,10 +117,14 @@ class HintQueue:
         heapq.heappush(self._heap, (due, provider))
 
 
+#: Of these no look tells whether the change has come.
+_LOOKED_AT_TWICE = (feed_hints.ExpectedChange.UNKNOWN, feed_hints.ExpectedChange.REPLACED)
+
+
 def _seen(
     hint: feed_hints.ProviderHint, attempt: int, allocations: Mapping[str, Any] | None
 ) -> bool:
-    if hint.expect is feed_hints.ExpectedChange.UNKNOWN:
+    if hint.expect in _LOOKED_AT_TWICE:
         # It may have come before the change did: looked at twice.
         return attempt >= 1
     if hint.expect is feed_hints.ExpectedChange.MIRRORED:
@@ -196,7 +200,13 @@ class HintedReads:
         if not taken:
             return 0
         try:
-            seen = self._looked_at(snapshot, list(taken))
+            replaced = {
+                hint.provider
+                for _attempt, hints in taken.values()
+                for hint in hints
+                if hint.expect is feed_hints.ExpectedChange.REPLACED
+            }
+            seen = self._looked_at(snapshot, list(taken), replaced)
         except errors.NodbError:
             for provider, (attempt, hints) in taken.items():
                 self._queue.put_back(provider, attempt, hints)
@@ -220,10 +230,19 @@ class HintedReads:
             self._hint_publisher.publish(updates)
 
     def _looked_at(
-        self, snapshot: store_snapshot.Snapshot, providers: Collection[str]
+        self,
+        snapshot: store_snapshot.Snapshot,
+        providers: Collection[str],
+        replaced: Collection[str],
     ) -> dict[str, Mapping[str, Any]]:
+        """Read providers and publish what is seen.
+
+        :param replaced: those of which a generation tells nothing: they are read entirely
+        """
         view = snapshot.namespace(known_namespaces.PROVIDERS.name)
-        known = [provider for provider in providers if provider in view]
+        known = [
+            provider for provider in providers if provider in view and provider not in replaced
+        ]
         written = self._trees.allocations(known)
         seen: dict[str, Mapping[str, Any]] = dict(written.seen)
         again = set(written.again)
@@ -247,7 +266,7 @@ def _is_news(hint: feed_hints.ProviderHint, view: store_snapshot.NamespaceView) 
     # Decoded only where its state is asked for: a start hints at every node at once.
     if hint.expect is feed_hints.ExpectedChange.MIRRORED:
         return hint.provider not in view
-    if hint.expect is feed_hints.ExpectedChange.UNKNOWN:
+    if hint.expect in _LOOKED_AT_TWICE:
         return True
     state = view.state(hint.provider)
     if state is None:

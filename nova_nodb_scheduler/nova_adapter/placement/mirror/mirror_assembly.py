@@ -24,6 +24,7 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+from nova_nodb_scheduler.synchronizer.replication import ingest
 
 
 class MirrorPlugin(Protocol):
@@ -65,6 +66,7 @@ class SchedulerMirror:
     :param epoch: of that store; None while it is not proved complete
     :param now_seconds: the back end's time, without I/O
     :param wait_for: blocks until a version is in the worker's store
+    :param unreadable: records that this worker's store cannot read now
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class SchedulerMirror:
         get: placement_reader.Get = placement_reader.get_from_placement,
         *,
         wait_for: Callable[[int], None] = lambda version: None,
+        unreadable: Callable[[], ingest.UnreadableRecords] = ingest.all_readable,
     ) -> None:
         options = options or MirrorOptions()
         self._snapshot = snapshot
@@ -92,6 +95,7 @@ class SchedulerMirror:
             proving,
             tree_publisher.TreePublisher(synchronizer, publisher, proving),
             options.bound_seconds,
+            unreadable=unreadable,
         )
         self.chosen = chosen_trees.ChosenTrees(
             snapshot,
@@ -100,6 +104,7 @@ class SchedulerMirror:
             tree_publisher.TreePublisher(synchronizer, publisher, proving),
             wait_for,
             options.tree_bound_seconds,
+            unreadable=unreadable,
         )
         self.keeper = mirror_keeper.MirrorKeeper(
             synchronizer,
@@ -116,6 +121,7 @@ class SchedulerMirror:
                 ),
                 readers=options.readers,
             ),
+            unreadable=unreadable,
         )
 
     def figures(self) -> dict[str, float]:
@@ -132,6 +138,7 @@ class SchedulerMirror:
             "chosen_compared": float(self.chosen.asked),
             "chosen_changed": float(self.chosen.changed),
             "chosen_shown": float(self.chosen.shown),
+            "chosen_unreadable": float(self.chosen.unreadable),
         }
         age_seconds = self.mirror.age_seconds(self._snapshot())
         return found if age_seconds is None else {**found, "age_seconds": age_seconds}

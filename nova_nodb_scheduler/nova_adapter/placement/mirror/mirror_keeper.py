@@ -31,6 +31,7 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 from nova_nodb_scheduler.synchronizer import backoff, contract
 from nova_nodb_scheduler.synchronizer.records import leases
 from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
+from nova_nodb_scheduler.synchronizer.replication import ingest
 
 LOG = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class MirrorKeeper:
     :param publisher: of owner ``placement``
     :param hint_publisher: of owner ``nodb``, who owns the hints
     :param holder: unique per process start
+    :param unreadable: records that this worker's store cannot read now
     """
 
     _synchronizer: contract.Synchronizer
@@ -97,6 +99,9 @@ class MirrorKeeper:
     _holder: str
     _options: KeeperOptions
     _clock: Callable[[], float] = time.monotonic
+    _unreadable: Callable[[], ingest.UnreadableRecords] = attrs.field(
+        default=ingest.all_readable, kw_only=True
+    )
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _asked_lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
@@ -292,6 +297,9 @@ class MirrorKeeper:
             self._sweep_options,
             self._holder,
             self._clock,
+            # Later than the view: one that came since is read for nothing, and one that was
+            # let go since is in the next sweep's view.
+            unread=self._unreadable().keys(known_namespaces.PROVIDERS.name),
         )
         began_at = self._clock()
         # One that cannot begin is due still: a worker that starts waits for it.

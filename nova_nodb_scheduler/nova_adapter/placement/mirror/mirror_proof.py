@@ -19,6 +19,7 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import (
 )
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
+from nova_nodb_scheduler.synchronizer.replication import ingest
 
 #: Reasons for which the mirror is not used.
 NEVER_SWEPT = "mirror never swept in this epoch"
@@ -61,6 +62,7 @@ class PlacementMirror:
     :param now_seconds: the back end's time, without I/O
     :param bound_seconds: age beyond which the mirror is not used
     :param read_limit: most trees that a proof reads again
+    :param unreadable: records that cannot be read now
     :param clock: monotonic seconds
     """
 
@@ -72,6 +74,9 @@ class PlacementMirror:
     _bound_seconds: float
     _read_limit: int = 200
     _clock: Callable[[], float] = time.monotonic
+    _unreadable: Callable[[], ingest.UnreadableRecords] = attrs.field(
+        default=ingest.all_readable, kw_only=True
+    )
     # Held while a comparison runs: one at a time, and who waits shares it.
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _last: _Proved | None = attrs.field(init=False, default=None)
@@ -198,7 +203,11 @@ class PlacementMirror:
         refused: Container[str] | None,
         crowded: frozenset[str],
     ) -> MirrorProof:
-        view = self._snapshot().namespace(known_namespaces.PROVIDERS.name)
+        name = known_namespaces.PROVIDERS.name
+        # First these: one that is let go meanwhile is in the snapshot.
+        unreadable = self._unreadable()
+        view = self._snapshot().namespace(name)
+        unread = unreadable.keys(name)
         moved, freed = [], []
         doubted: dict[str, Any] = {}
         compared = {}
@@ -210,7 +219,7 @@ class PlacementMirror:
             record = view.get(root)
             state = None if record is None else record.state
             compared[root] = 0 if record is None else record.revision
-            if state is None or state["generation"] != own.generation:
+            if state is None or root in unread or state["generation"] != own.generation:
                 moved.append(root)
             elif refused is not None and root not in refused:
                 continue
@@ -219,11 +228,18 @@ class PlacementMirror:
             elif root in crowded:
                 stands = state["allocations"]
                 doubted[root] = {consumer: dict(stands[consumer]) for consumer in stands}
-        proof = self._read_again(moved, freed, doubted)
+        if unreadable.overflowed(name):
+            # Any of those that are listed may be among them.
+            return MirrorProof(frozenset(), complete=False)
+        proof = self._read_again(moved, freed, doubted, unread)
         return attrs.evolve(proof, compared={root: compared[root] for root in proof.changed})
 
     def _read_again(
-        self, moved: Sequence[str], freed: Sequence[str], doubted: Mapping[str, Any]
+        self,
+        moved: Sequence[str],
+        freed: Sequence[str],
+        doubted: Mapping[str, Any],
+        unread: frozenset[str],
     ) -> MirrorProof:
         changed = frozenset((*moved, *freed, *doubted))
         if not changed or len(changed) > self._read_limit:
@@ -233,6 +249,9 @@ class PlacementMirror:
         began_at = self._trees.now_seconds()
         whole = [(root, self._reader.tree(root)) for root in sorted({*moved, *looked.whole})]
         read = self._trees.whole(whole, began_at)
+        if not unread.isdisjoint(read.rejected):
+            # A newer release wrote it, and it is not written over: it has room, by Placement.
+            return MirrorProof(changed, complete=False)
         # What a scheduler wrote beside this reading is in the record already: whoever
         # decides again sees it, or is told again that the host differs.
         return MirrorProof(changed, max(looked.version, read.version))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -74,12 +74,14 @@ def compare(
     view: store_snapshot.NamespaceView,
     listing: provider_trees.ProviderListing,
     since_seconds: float,
+    unread: Container[str] = frozenset(),
 ) -> ComparedListing:
     """Compare the records of a view with a listing; no I/O.
 
     Only trees of several providers, and those that differ, are decoded.
 
     :param since_seconds: own writes after that back-end time excuse a difference
+    :param unread: roots whose records cannot be read: what a view has of them is older
     """
     keys = view.row_keys()
     generations = dict(zip(keys, view.column("generation").tolist(), strict=True))
@@ -87,7 +89,7 @@ def compare(
     differing: list[tree_publisher_module.TreeRecords] = []
     fresh: list[str] = []
     for root, members in listing.trees.items():
-        if root in generations:
+        if root in generations and root not in unread:
             alone = len(members) == 1 == sizes[root] and members[0].uuid == root
             if alone and generations[root] == members[0].generation:
                 continue
@@ -108,6 +110,7 @@ class MirrorSweep:
 
     :param view: of the records, at its begin
     :param epoch: of the records
+    :param unread: roots whose records cannot be read, as of before the view
     """
 
     _synchronizer: contract.Synchronizer
@@ -119,6 +122,7 @@ class MirrorSweep:
     _options: MirrorSweepOptions
     _by: str
     _clock: Callable[[], float] = time.monotonic
+    _unread: Collection[str] = attrs.field(default=frozenset(), kw_only=True)
     _todo: list[tree_publisher_module.TreeRecords] = attrs.field(init=False, factory=list)
     _waiting: set[str] = attrs.field(init=False, factory=set)
     _providers: int = attrs.field(init=False, default=0)
@@ -141,7 +145,11 @@ class MirrorSweep:
         self._listed_from = self._synchronizer.now_seconds()
         listing = self._reader.listing()
         self._providers, self._roots = listing.providers, len(listing.trees)
-        found = compare(self._view, listing, self._listed_from - self._options.fresh_seconds)
+        # No more of these than a step reads: a release that cannot read what another one writes,
+        # and must not write over it, would read all of them with each sweep.
+        unread = frozenset(sorted(self._unread)[: self._options.step_trees])
+        since = self._listed_from - self._options.fresh_seconds
+        found = compare(self._view, listing, since, unread)
         self._todo = list(found.differing)
         differing = {root for root, _members in found.differing}
         oldest = [(root, listing.trees[root]) for root in self._oldest() if root in listing.trees]

@@ -553,6 +553,55 @@ class LifeTest(ReporterCase):
         self.assertEqual({}, self.heartbeats())
         self.assertFalse(made.status().running)
 
+    def leaving(self, meanwhile: Any) -> change_reporter.ChangeReporter:
+        """Return a reporter that has something happen as soon as its beat is taken away."""
+        made = self.running(cloud.CELL1, cloud.CELL1)
+        made.ensure_started()
+        self.until(self.heartbeats)
+        own, left = made._beat_publisher.publish, []
+
+        def publish(updates: Any) -> Any:
+            done = own(updates)
+            if made._stop.is_set() and not left:
+                left.append(meanwhile())
+            return done
+
+        patcher = mock.patch.object(made._beat_publisher, "publish", publish)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+        return made
+
+    def test_what_is_written_as_the_beat_is_taken_away_is_published_yet(self) -> None:
+        made = self.leaving(lambda: self.compute_node(cloud.CELL1, "h1"))
+        made.stop()
+        self.assertEqual(1, len(self.states(known_namespaces.COMPUTE_NODES)))
+        self.assertEqual({}, self.heartbeats())
+
+    def test_what_is_written_behind_the_thread_s_end_is_published_yet(self) -> None:
+        made = self.running(cloud.CELL1, cloud.CELL1)
+        company = mock.Mock()
+        company.stop = lambda: self.compute_node(cloud.CELL1, "h1")
+        made.make_company = lambda: company
+        made.ensure_started()
+        self.until(self.heartbeats)
+        made.stop()
+        self.assertEqual(1, len(self.states(known_namespaces.COMPUTE_NODES)))
+        self.assertEqual({}, self.heartbeats())
+        self.assertFalse(made.status().running)
+
+    def test_what_cannot_be_published_behind_the_last_beat_has_it_said_again(self) -> None:
+        def write_and_fail() -> None:
+            self.compute_node(cloud.CELL1, "h1")
+            patcher = mock.patch.object(made._rows, "publish", side_effect=OSError("database"))
+            patcher.start()
+            self.addCleanup(patcher.stop)
+
+        made = self.leaving(write_and_fail)
+        made.stop()
+        self.assertEqual({}, self.states(known_namespaces.COMPUTE_NODES))
+        (beat,) = self.heartbeats().values()
+        self.assertIn(cloud.CELL1, beat["behind_seconds"])
+
     def test_the_end_is_bounded_when_the_back_end_stands_still(self) -> None:
         self.override("exit_flush_seconds", 0.2, "nodb_scheduler")
         made = self.running()

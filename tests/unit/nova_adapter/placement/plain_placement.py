@@ -194,6 +194,7 @@ class Process:
             BOUND_SECONDS,
             sleep=lambda seconds: None,
             clock=clocks.monotonic,
+            unreadable=self._replicator.quarantine.at_this_moment,
         )
 
     def _hint(self, roots: Any, consumers: Any = ()) -> None:
@@ -239,6 +240,7 @@ class Process:
             mirror_sweep.MirrorSweepOptions(),
             "plain",
             self._clocks.monotonic,
+            unread=self._replicator.quarantine.keys(known_namespaces.PROVIDERS.name),
         )
 
     def sweep(self) -> None:
@@ -264,7 +266,7 @@ class Process:
         asked_at = self._clocks.monotonic()
         try:
             self.chosen.behind([root], self.snapshot())
-        except (chosen_trees.KeptChanging, errors.BackendUnavailable):
+        except errors.NodbError:
             return None
         record = self.record(root)
         if record is None or "broken" in record:

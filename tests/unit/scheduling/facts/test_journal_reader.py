@@ -8,6 +8,7 @@ import random
 import sys
 import unittest
 import uuid
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +112,37 @@ class ReaderTest(unittest.TestCase):
         finally:
             sys.setprofile(None)
         self.assertEqual(["JournalReader.look", "JournalReader.unreported"], called)
+
+    def test_a_look_that_fails_in_its_middle_leaves_nothing_noted_that_nobody_took_in(self):
+        for at in (
+            "JournalFollower.change",
+            "JournalFollower.catch_up",
+            "JournalFollower._take",
+            "JournalFollower.settle",
+            "JournalFollower.take_touched",
+            "JournalFollower.last_heard",
+        ):
+            world = World()
+            for key in SERVICES:
+                world.record(key, 100, 0.0)
+            world.slot(SERVICES[0], (101, 10.0))
+            world.swept(0)
+            world.look()
+            world.record(SERVICES[1], 105, 15.0)
+            world.slot(SERVICES[0], (102, 20.0), name="ring.1")
+            world.slot(SERVICES[1], (106, 25.0), name="ring.2")
+            world.swept(1)
+            name, _, method = at.partition(".")
+            owner = getattr(journal_follower, name)
+            with (
+                self.subTest(at),
+                mock.patch.object(owner, method, side_effect=MemoryError),
+                self.assertRaises(MemoryError),
+            ):
+                world.look()
+            self.assertEqual(20.0, world.seconds(SERVICES[0]), at)
+            self.assertEqual(25.0, world.seconds(SERVICES[1]), at)
+            self.assertEqual({}, world.unreported(), at)
 
     def test_a_service_that_no_journal_names_is_its_records_alone(self):
         self.world.slot(SERVICES[0], (101, 10.0))

@@ -2,6 +2,7 @@
 """Claims proved for whoever would be refused for them, its own first."""
 
 import os
+from unittest import mock
 
 import testtools
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.records import record_editor
 from nova_nodb_scheduler.synchronizer.settlement import claim_proof
 from tests.unit.synchronizer.settlement import test_claim_reaper
@@ -35,6 +37,9 @@ class Cloud(test_claim_reaper.Cloud):
             record_editor.RecordCache(),
             lambda: self.clock[0],
         )
+
+    def state(self, namespace, key):
+        return self.store.snapshot().namespace(namespace.name).state(key)
 
     def give_to_migration(self, name="x", uuid="n1"):
         """A conductor begins a move: what the server has there is its migration's."""
@@ -135,6 +140,53 @@ class ProofTest(testtools.TestCase):
         del cloud.allocations["x", "n1"]
         self.assertGreater(cloud.proof.prove(decided_at=cloud.clock[0]).version, 0)
         self.assertEqual(set(), cloud.left())
+
+    def test_a_group_that_nobody_can_read_proves_nothing_of_it_and_ends_the_others(self):
+        for members in (
+            {"y": {"h1": {"state": "of a later release", "claim_id": "1", "writer": "s"}}},
+            {"y": {"h1": {"state": "confirmed"}}},
+            {"y": ["h1"]},
+            ["y"],
+        ):
+            cloud = Cloud()
+            state = {"members": members, "settled": None}
+            cloud.put(known_namespaces.GROUP_CLAIMS, "g", state)
+            with self.assertRaisesRegex(claim_proof.ClaimsUnproved, "server group g"):
+                cloud.proof.prove(group="g")
+            # Of others than its members it is no obstacle.
+            cloud.boot_unsettled()
+            cloud.give_to_migration()
+            cloud.mirror()
+            self.assertTrue(cloud.proof.prove().complete)
+            found = cloud.proof.prove(own=["x"], group="g")
+            self.assertGreater(found.version, 0)
+            self.assertFalse(found.complete)
+            self.assertEqual(set(), cloud.left())
+            self.assertEqual(2, cloud.proof.status.unreadable)
+            self.assertEqual(state, cloud.state(known_namespaces.GROUP_CLAIMS, "g"))
+
+    def test_a_group_that_becomes_unreadable_as_it_is_looked_at_keeps_its_places(self):
+        cloud = self.cloud
+        member = {"state": "confirmed", "claim_id": "1", "writer": "s"}
+        cloud.put(known_namespaces.GROUP_CLAIMS, "g", {"members": {"y": {"h1": member}}})
+        own = cloud.client.read
+
+        def read(keys):
+            state = {"members": {"y": {"h1": {**member, "state": "of a later release"}}}}
+            with mock.patch.object(cloud.client, "read", own):
+                cloud.put(known_namespaces.GROUP_CLAIMS, "g", state)
+            return own(keys)
+
+        with (
+            mock.patch.object(cloud.client, "read", read),
+            self.assertRaisesRegex(claim_proof.ClaimsUnproved, "cannot be read"),
+        ):
+            cloud.proof.prove(group="g")
+        self.assertEqual(1, cloud.proof.status.unreadable)
+        self.assertEqual(
+            "of a later release",
+            cloud.state(known_namespaces.GROUP_CLAIMS, "g")["members"]["y"]["h1"]["state"],
+        )
 
     def test_a_claim_that_another_ended_unseen_is_waited_for(self):
         cloud = self.cloud

@@ -63,6 +63,24 @@ class LapsedClaimsTest(testtools.TestCase):
             min(each.deadline_seconds or 0.0 for each in after.lapsed.values()),
         )
 
+    def test_who_forgets_claims_for_want_of_room_names_them(self):
+        names = [f"old-{at}" for at in range(model.MOST_LAPSED)]
+        lapsed = {name: held(name, float(at)) for at, name in enumerate(names)}
+        before = model.ClaimRecord(HOST, {"late": held("late", 100.0)}, lapsed=lapsed)
+        claim = model.Claim("new", HOST, {"VCPU": 1})
+        state = before.to_state()
+        logger = "nova_nodb_scheduler.synchronizer.claims.claim_rules"
+        with self.assertLogs(logger, "WARNING") as said:
+            claim_rules.take_each(before, [claim], taking(100.0))
+            settlement_rules.HostClaimLedger().without(HOST, state, 7, {"late"}, None, {"late"})
+        self.assertEqual(2, len(said.output))
+        for line in said.output:
+            self.assertIn("old-0", line)
+            self.assertNotIn("old-1,", line)
+        with self.assertNoLogs(logger, "WARNING"):
+            room = model.ClaimRecord(HOST, {"late": held("late", 100.0)})
+            claim_rules.take_each(room, [claim], taking(100.0))
+
     def test_a_record_without_any_is_written_as_before(self):
         state = model.ClaimRecord(HOST, {"a": held()}).to_state()
         self.assertEqual({"claims", "settled"}, set(state))
