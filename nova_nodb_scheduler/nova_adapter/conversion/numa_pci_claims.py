@@ -14,6 +14,7 @@ take nothing off the host, and others would get what it was granted.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -54,10 +55,11 @@ def of_request(spec: Any) -> dict[str, Any]:
     )
     if found:
         found[MAPPING] = spec.get_request_group_mapping()
-    # As in Nova only cells are near a network, and only of a server that is built.
-    networks = getattr(spec, _NETWORKS_ATTRIBUTE, None)
-    if networks and _NUMA in found:
-        found[_NETWORKS] = _written(networks)
+    if _NUMA in found:
+        # Nova asks cells alone for it, and only of a server that is built: it keeps it nowhere.
+        networks = getattr(spec, _NETWORKS_ATTRIBUTE, None)
+        if networks is not None:
+            found[_NETWORKS] = _written(networks)
     return found
 
 
@@ -145,6 +147,12 @@ class _WantedDevices:
         )
 
 
+#: What Nova's code raises of devices that are not there, and of cells that its filter passed
+#: but that lack what it looks for, such as sizes of pages. Its own consume_from_request logs
+#: all that, and the request goes on.
+_NOT_CONSUMED = (nova_exception.NovaException, AttributeError, IndexError)
+
+
 def consume(host: ConsumedHost, claimed: Mapping[str, Any]) -> bool:
     """Take a claim's NUMA cells and PCI devices off a host.
 
@@ -154,16 +162,21 @@ def consume(host: ConsumedHost, claimed: Mapping[str, Any]) -> bool:
     fits = True
     cells = wanted.topology.cells if wanted.topology is not None else None
     if host.numa_topology and wanted.topology:
-        fit = _fit(host, wanted)
-        if fit is None:
-            fits, cells = False, None
-        else:
-            host.numa_topology = hardware.numa_usage_from_instance_numa(host.numa_topology, fit)
-            cells = fit.cells
+        fits, cells = False, None
+        with contextlib.suppress(*_NOT_CONSUMED):
+            fit = _fit(host, wanted)
+            if fit is None:
+                # No filter asked how far cells are shared where it was forced to the host, and
+                # nova-compute does not. Nova writes into what it tried to fit.
+                fit = _fit(host, _WantedDevices.of(claimed), shared=True)
+            if fit is not None:
+                cells = fit.cells
+                host.numa_topology = hardware.numa_usage_from_instance_numa(host.numa_topology, fit)
+                fits = True
     for request in wanted.requests if host.pci_stats else ():
         try:
             host.pci_stats.apply_requests([request], wanted.mapping, cells)
-        except nova_exception.PciDeviceRequestFailed:
+        except _NOT_CONSUMED:
             fits = False
     return fits
 
@@ -212,7 +225,7 @@ def _fit(host: ConsumedHost, wanted: _WantedDevices, *, shared: bool = False) ->
         cpu_allocation_ratio=host.cpu_allocation_ratio,
         ram_allocation_ratio=host.ram_allocation_ratio,
     )
-    if wanted.networks:
+    if wanted.networks is not None:
         limits.network_metadata = wanted.networks
     return hardware.numa_fit_instance_to_host(
         host.numa_topology,

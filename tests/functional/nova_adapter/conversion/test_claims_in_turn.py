@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several schedulers grant NUMA cells as one of Nova's would: in turn, whatever servers are called."""
+"""Several schedulers grant NUMA cells as one of Nova's would: in turn."""
 
 from __future__ import annotations
 
@@ -27,23 +27,32 @@ NODE = "22222222-0000-0000-0000-000000000001"
 FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter")
 
 
-def topology(*pinnable: int, physnets: Sequence[str] = ()) -> str:
-    """Return a host's cells by how many CPUs may be pinned, and which network each is near."""
+def topology(
+    *pinnable: int, shared: int = 0, physnets: Sequence[str] = (), pages: bool = True
+) -> str:
+    """Return a host's cells by how many CPUs may be pinned, and which network each is near.
+
+    :param shared: how many CPUs of each cell are shared
+    :param pages: whether it tells sizes of pages
+    """
     cells = []
     for number, count in enumerate(pinnable):
         cpus = set(range(number * 16, number * 16 + count))
+        floating = set(range(number * 16 + 8, number * 16 + 8 + shared))
         cells.append(
             objects.NUMACell(
                 id=number,
                 socket=0,
-                cpuset=set(),
+                cpuset=floating,
                 pcpuset=cpus,
                 memory=4096,
                 cpu_usage=0,
                 memory_usage=0,
-                mempages=[objects.NUMAPagesTopology(size_kb=4, total=4096 * 256, used=0)],
+                mempages=[objects.NUMAPagesTopology(size_kb=4, total=4096 * 256, used=0)]
+                if pages
+                else [],
                 pinned_cpus=set(),
-                siblings=[{cpu} for cpu in cpus],
+                siblings=[{cpu} for cpu in cpus | floating],
                 network_metadata=objects.NetworkMetadata(
                     physnets={physnets[number]} if physnets else set(), tunneled=False
                 ),
@@ -78,17 +87,35 @@ def spec(pinned: int, *, physnet: str | None = None) -> Any:
     return made
 
 
+def shared_spec(cpus: int) -> Any:
+    """Return a request for a server of one cell whose CPUs are shared."""
+    made = spec(cpus)
+    made.numa_topology.cells[0].cpuset = made.numa_topology.cells[0].pcpuset
+    made.numa_topology.cells[0].pcpuset = set()
+    made.numa_topology.cells[0].cpu_policy = None
+    return made
+
+
 class ClaimsInTurnTest(unittest.TestCase):
     def setUp(self) -> None:
         objects.register_all()
         self.context: Any = nova_context.get_admin_context()
+        #: How often its shared CPUs may be given.
+        self.ratio = 16.0
 
     def cloud(self, text: str, held: Mapping[str, Any]) -> hosts.Hosts:
         """Return a host with claims by consumer, in the order in which they were granted."""
         made = hosts.Hosts()
-        row = {"mapped": 1, "service_id": None, "disk_allocation_ratio": 1.0}
+        row = {
+            "mapped": 1,
+            "service_id": None,
+            "cpu_allocation_ratio": self.ratio,
+            "disk_allocation_ratio": 1.0,
+        }
         made.put(
-            known_namespaces.COMPUTE_NODES, NODE, hosts.node(NODE, **row, numa_topology=text)
+            known_namespaces.COMPUTE_NODES,
+            NODE,
+            hosts.node(NODE, **row, numa_topology=text),
         )
         # Claims come back through JSON.
         known = {
@@ -130,17 +157,22 @@ class ClaimsInTurnTest(unittest.TestCase):
 
     def is_passed_by_nova(self, text: str, before: Sequence[Any], wanted: Any) -> bool:
         """Say the same of Nova's own host state, which took some servers in turn."""
+        state = self.novas(text)
+        for each in before:
+            mine = each.obj_clone()
+            self.assertTrue(_passes(state, mine))
+            state.consume_from_request(mine)
+        return _passes(state, wanted)
+
+    def novas(self, text: str) -> Any:
+        """Return Nova's own host state, without claims."""
         record = self.cloud(text, {}).store.snapshot()
         found = record.namespace(known_namespaces.COMPUTE_NODES.name).get(NODE)
         assert found is not None
         node, node.numa_topology = nova_rows.compute_node(self.context, found)
         state = nova_host_manager.HostState("h1", f"node-{NODE}", hosts.CELL)
         state.update(compute=node)
-        for each in before:
-            mine = each.obj_clone()
-            self.assertTrue(_passes(state, mine))
-            state.consume_from_request(mine)
-        return _passes(state, wanted)
+        return state
 
     def check(self, text: str, held: Mapping[str, Any], wanted: Any, *, fits: bool) -> None:
         self.assertEqual(fits, self.is_passed_by_nova(text, list(held.values()), wanted))
@@ -169,12 +201,33 @@ class ClaimsInTurnTest(unittest.TestCase):
         self.check(text, held, spec(2, physnet="far"), fits=True)
         self.check(text, held, spec(2), fits=True)
 
+    def test_a_forced_server_takes_what_it_takes_beyond_the_ratio(self) -> None:
+        """No filter looked at it, and nova-compute takes it."""
+        text = topology(2, shared=2)
+        self.ratio = 1.0
+        state = self.novas(text)
+        for each, is_forced in ((shared_spec(1), False), (shared_spec(2), True)):
+            self.assertEqual(not is_forced, _passes(state, each))
+            state.limits = {} if is_forced else state.limits
+            state.consume_from_request(each)
+        held = {"a": shared_spec(1), "b": shared_spec(2)}
+        # Three of two CPUs are taken, pinned ones apart.
+        for wanted, fits in ((shared_spec(1), False), (spec(2), True)):
+            self.assertEqual(fits, _passes(state, wanted.obj_clone()))
+            self.assertEqual(fits, self.is_passed(text, held, wanted))
+            self.assertEqual(fits, self.is_granted(text, held, wanted))
+
+    def test_a_claim_that_nova_cannot_consume_fails_nobody_else(self) -> None:
+        """Of a host that tells no page sizes Nova logs that, and leaves the host as it was."""
+        text = topology(2, pages=False)
+        self.check(text, {}, spec(1), fits=True)
+        self.check(text, {"a": spec(1)}, spec(1), fits=True)
+
     def test_a_claim_of_cells_is_the_same_again_once_it_was_written(self) -> None:
-        """Nova writes sets as tuples in any order, which come back as lists: it would be another."""
+        """Nova writes sets as tuples in any order, which come back as lists."""
         wanted = spec(3, physnet="near")
         wanted.network_metadata.physnets |= {"far", "farther", "elsewhere"}
         again = wanted.obj_clone()
-        again.network_metadata.physnets = set(reversed(sorted(wanted.network_metadata.physnets)))
         held = claims.held(_share(wanted), model.ClaimState.CONFIRMED)
         state = json.loads(json.dumps(claims.record(NODE, {"me": held})))
         taking = claim_rules.Taking(
