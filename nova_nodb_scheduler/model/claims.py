@@ -207,7 +207,8 @@ _OF_A_CLAIM = frozenset(attrs.fields_dict(HeldClaim)) - {"extra", "_state"}
 class ClaimRecord:
     """All claims on one host: the decoded state of a ``claims`` record.
 
-    :param claims: by consumer, pending ones included, whatever their lease
+    :param claims: by consumer, pending ones included, whatever their lease; in the order
+        in which they were granted, which tells what each was granted beside
     :param settled: place in the feed up to which a view must have come to
         know every consumer whose claim was settled away; None if none was
     :param lapsed: claims, by consumer, whose lease ended while they were pending.

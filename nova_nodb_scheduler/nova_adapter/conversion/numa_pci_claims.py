@@ -5,10 +5,16 @@ A claim holds what its request asks for, not what it would get: which cells and
 devices a server gets, nova-compute decides. Consuming others' claims one after
 the other, as Nova's scheduler consumes the servers of one request, tells
 whether there is room for one more.
+
+The order is that in which they were granted, which is their record's. Each was
+granted beside those before it, so that in this order each finds its cells. In
+another one the earlier ones may take them: a claim that then fits nowhere would
+take nothing off the host, and others would get what it was granted.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -25,8 +31,12 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 
 _NUMA = "numa_topology"
 _PCI = "pci_requests"
+#: The networks that a server's cells must be near.
+_NETWORKS = "network_metadata"
 
-_TOPOLOGY_ATTRIBUTE, _REQUESTS_ATTRIBUTE = map(base.get_attrname, (_NUMA, _PCI))
+_TOPOLOGY_ATTRIBUTE, _REQUESTS_ATTRIBUTE, _NETWORKS_ATTRIBUTE = map(
+    base.get_attrname, (_NUMA, _PCI, _NETWORKS)
+)
 
 _NUMA_FILTER = "NUMATopologyFilter"
 
@@ -45,6 +55,11 @@ def of_request(spec: Any) -> dict[str, Any]:
     )
     if found:
         found[MAPPING] = spec.get_request_group_mapping()
+    if _NUMA in found:
+        # Nova asks cells alone for it, and only of a server that is built: it keeps it nowhere.
+        networks = getattr(spec, _NETWORKS_ATTRIBUTE, None)
+        if networks is not None:
+            found[_NETWORKS] = _written(networks)
     return found
 
 
@@ -70,11 +85,25 @@ def of_server(instance: Any) -> dict[str, Any]:
 def _wanted(topology: Any, requests: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if topology is not None:
-        found[_NUMA] = topology.obj_to_primitive()
+        found[_NUMA] = _written(topology)
     if requests is not None and requests.requests:
-        found[_PCI] = requests.obj_to_primitive()
+        found[_PCI] = _written(requests)
         found[claim_facts.DEVICES] = sum(int(each.count) for each in requests.requests)
     return found
+
+
+def _written(made: Any) -> Any:
+    """Return an object of Nova as it is read again: whoever claims the same claims the equal."""
+    return _read_again(made.obj_to_primitive())
+
+
+def _read_again(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _read_again(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        # A set, in whatever order this process has it.
+        return sorted(map(_read_again, value))
+    return list(map(_read_again, value)) if isinstance(value, list) else value
 
 
 class ConsumedHost(Protocol):
@@ -101,19 +130,27 @@ class _WantedDevices:
     topology: Any
     requests: list[Any]
     mapping: Any
+    networks: Any
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> _WantedDevices:
         """Revive what a claim holds; objects that nobody else holds, for Nova changes them."""
-        topology, requests = (
+        topology, requests, networks = (
             base.NovaObject.obj_from_primitive(state[name]) if name in state else None
-            for name in (_NUMA, _PCI)
+            for name in (_NUMA, _PCI, _NETWORKS)
         )
         return cls(
             topology,
             list(requests.requests) if requests is not None else [],
             state.get(MAPPING),
+            networks,
         )
+
+
+#: What Nova's code raises of devices that are not there, and of cells that its filter passed
+#: but that lack what it looks for, such as sizes of pages. Its own consume_from_request logs
+#: all that, and the request goes on.
+_NOT_CONSUMED = (nova_exception.NovaException, AttributeError, IndexError)
 
 
 def consume(host: ConsumedHost, claimed: Mapping[str, Any]) -> bool:
@@ -125,16 +162,21 @@ def consume(host: ConsumedHost, claimed: Mapping[str, Any]) -> bool:
     fits = True
     cells = wanted.topology.cells if wanted.topology is not None else None
     if host.numa_topology and wanted.topology:
-        fit = _fit(host, wanted)
-        if fit is None:
-            fits, cells = False, None
-        else:
-            host.numa_topology = hardware.numa_usage_from_instance_numa(host.numa_topology, fit)
-            cells = fit.cells
+        fits, cells = False, None
+        with contextlib.suppress(*_NOT_CONSUMED):
+            fit = _fit(host, wanted)
+            if fit is None:
+                # No filter asked how far cells are shared where it was forced to the host, and
+                # nova-compute does not. Nova writes into what it tried to fit.
+                fit = _fit(host, _WantedDevices.of(claimed), shared=True)
+            if fit is not None:
+                cells = fit.cells
+                host.numa_topology = hardware.numa_usage_from_instance_numa(host.numa_topology, fit)
+                fits = True
     for request in wanted.requests if host.pci_stats else ():
         try:
             host.pci_stats.apply_requests([request], wanted.mapping, cells)
-        except nova_exception.PciDeviceRequestFailed:
+        except _NOT_CONSUMED:
             fits = False
     return fits
 
@@ -183,6 +225,8 @@ def _fit(host: ConsumedHost, wanted: _WantedDevices, *, shared: bool = False) ->
         cpu_allocation_ratio=host.cpu_allocation_ratio,
         ram_allocation_ratio=host.ram_allocation_ratio,
     )
+    if wanted.networks is not None:
+        limits.network_metadata = wanted.networks
     return hardware.numa_fit_instance_to_host(
         host.numa_topology,
         wanted.topology,
@@ -224,6 +268,8 @@ class NumaPciFitting:
         """Say whether what a claim wants is left beside what others claim.
 
         A node that this Nova cannot read has room for nothing.
+
+        :param others: in the order in which they were granted
         """
         record = self._nodes.get(uuid)
         if record is None:
@@ -233,7 +279,7 @@ class NumaPciFitting:
         except nova_rows.UNUSABLE:
             return False
         state = _state_of(node, text)
-        for _consumer, claimed in sorted(others.items()):
+        for claimed in others.values():
             consume(state, claimed)
         if self._judge(state, wanted, self._filters):
             return True

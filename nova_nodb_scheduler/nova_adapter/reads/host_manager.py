@@ -68,8 +68,9 @@ class HostState(nova_host_manager.HostState):  # type: ignore[misc]
         self.vcpus_used += share.vcpus
         self.num_instances += share.instances
         self.num_io_ops += share.io_operations
-        # NUMA cells and devices when somebody asks for them, in one order for all.
-        self._fitted = [state for _consumer, state in sorted(claimed.fitted.items())]
+        # NUMA cells and devices when somebody asks for them, in the order of the record:
+        # see numa_pci_claims.
+        self._fitted = list(claimed.fitted.values())
 
     @property
     def numa_topology(self) -> Any:

@@ -29,6 +29,10 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _COMMANDS = frozenset({"=", "in", "not", "or", "and", *_ORDERS})
 
+#: Conditions within conditions, beyond which Nova is asked. How deep Python can go depends on
+#: who calls: a query that was read when its key was made could not be read any more for hosts.
+_MOST_NESTED = 64
+
 
 class _UnknownQuery(Exception):
     """Nova raises, or a name leads into objects."""
@@ -88,7 +92,9 @@ class _Query:
     def sources(self) -> list[host_values.ValueSource]:
         return [_source(name) for name in self.names]
 
-    def _compile(self, query: Any) -> _Argument:
+    def _compile(self, query: Any, nested: int = 0) -> _Argument:
+        if nested > _MOST_NESTED:
+            raise _UnknownQuery
         if not query:
             return _Argument(lambda values: True, _Type.NUMBER)
         if not isinstance(query, list) or not isinstance(query[0], str):
@@ -96,7 +102,7 @@ class _Query:
         command, *rest = query
         if command not in _COMMANDS:
             raise _UnknownQuery
-        arguments = [self._argument(each) for each in rest]
+        arguments = [self._argument(each, nested + 1) for each in rest]
         types = {each.type for each in arguments}
         if command in _ORDERS and (_Type.OTHER in types or len(types) > 1):
             raise _UnknownQuery
@@ -107,9 +113,9 @@ class _Query:
 
         return _Argument(value, _Type.OTHER if command == "not" else _Type.NUMBER)
 
-    def _argument(self, argument: Any) -> _Argument:
+    def _argument(self, argument: Any, nested: int) -> _Argument:
         if isinstance(argument, list):
-            return self._compile(argument)
+            return self._compile(argument, nested)
         if isinstance(argument, str):
             return self._text(argument)
         is_number = isinstance(argument, (int, float))

@@ -33,7 +33,7 @@ class UnreportedUsage:
     :param share: what to take of the node's own report, all claims together;
         its ``fitted`` is empty
     :param fitted: NUMA topologies and PCI requests, as the adapter wrote them,
-        by consumer
+        by consumer, in the order of the host's record
     :param devices: PCI devices among them
     """
 

@@ -24,8 +24,8 @@ from nova_nodb_scheduler.store import store_snapshot as snapshot_module
 Fits = Callable[[model.Claim, model.ClaimRecord], bool]
 
 #: (node uuid, what the claim wants fitted, by consumer what other claims have
-#: fitted that the node's record does not count) -> whether it fits. What is
-#: fitted is :attr:`~model.NodeShare.fitted`.
+#: fitted that the node's record does not count, in the order in which it was granted)
+#: -> whether it fits. What is fitted is :attr:`~model.NodeShare.fitted`.
 Fitted = Callable[[str, Mapping[str, Any], Mapping[str, Mapping[str, Any]]], bool]
 
 #: Version of a record that is about to be written: later than all that is reported. In one

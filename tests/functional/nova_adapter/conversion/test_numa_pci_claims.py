@@ -149,9 +149,9 @@ class FittedTest(unittest.TestCase):
         made = hosts.Hosts()
         row = {"mapped": 1, "service_id": None, "disk_allocation_ratio": 1.0, **row}
         made.put(known_namespaces.COMPUTE_NODES, NODE, hosts.node(NODE, **row))
-        # Claims come back through JSON.
+        # Claims come back through JSON. Their servers' names are in another order than the grants.
         held = {
-            f"c{number}": model.HeldClaim.from_state(
+            f"c{9 - number}": model.HeldClaim.from_state(
                 json.loads(json.dumps(claims.held(share(each)).to_state()))
             )
             for number, each in enumerate(requests)
