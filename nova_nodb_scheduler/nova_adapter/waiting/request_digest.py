@@ -79,9 +79,7 @@ def _digest(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        plain = {
-            str(name): _plain(each) for name, each in value.items() if name not in _VERSIONED
-        }
+        plain = {str(name): _plain(each) for name, each in value.items() if name not in _VERSIONED}
         if _DATA in plain:
             fields = plain[_DATA]
             plain[_DATA] = {name: fields[name] for name in fields.keys() - _NEUTRAL_NAMES}

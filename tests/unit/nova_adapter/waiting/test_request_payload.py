@@ -189,7 +189,9 @@ class DigestTest(unittest.TestCase):
         }
         self.assertEqual(8, len(digests))
 
-    def test_images_that_differ_by_their_ids_alone_are_two_for_isolated_hosts_are_told_by_them(self):
+    def test_images_that_differ_by_their_ids_alone_are_two_for_isolated_hosts_are_told_by_them(
+        self,
+    ):
         one, other = (
             request_digest.queue(spec(image=objects.ImageMeta(id=name, name="image")), 1)
             for name in (SERVER, str(uuid.uuid4()))
