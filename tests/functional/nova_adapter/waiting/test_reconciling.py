@@ -242,7 +242,7 @@ class ReconcilingTest(queue_cloud.QueueCase):
             builds[key].destroy()
             parts = self.queue.reconciler._parts
             self.patch(self.queue.reconciler, "_parts", attrs.evolve(parts, max_wait_seconds=0.0))
-            self.look()
+            self.queue.reconciler.look()
             self.assertIsNotNone(self.request(key), broken)
             self.assertEqual(set(builds), set(self.request(key).servers), broken)
             self.until(lambda: self.conductor.ended)
