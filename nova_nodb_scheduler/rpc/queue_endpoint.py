@@ -24,6 +24,8 @@ from nova_nodb_scheduler.wire import pending_objects
 MAX_HOSTS = 100
 #: What ranks may be: JSON's whole numbers, and room for one more.
 MAX_RANK = 2**31
+#: Of a scheduler whose knowledge is older nobody hears that a request is not there.
+MOST_PROOF_AGE_SECONDS = 60.0
 #: A marker names a time and a key.
 _MAX_MARKER_BYTES = 2 * endpoint.MAX_TEXT_BYTES
 
@@ -35,6 +37,8 @@ class Outcome(enum.Enum):
     #: Somebody places it at the moment.
     BUSY = "busy"
     GONE = "gone"
+    #: Its record cannot be read: it ends when its time is over.
+    UNREADABLE = "unreadable"
 
 
 @attrs.frozen
@@ -179,6 +183,7 @@ class QueueEndpoint:
         :param instance_uuid: of any of its servers
         :param hosts: most hosts to list, where the least would have to be freed; 100 at most
         :raises PendingNotFound: no request of that server is known
+        :raises BackendUnavailable: nor would it be, for this scheduler may not know all
         """
         method = "get_pending"
         most = _within(method, "hosts", hosts, 0, MAX_HOSTS)
@@ -227,24 +232,35 @@ class QueueEndpoint:
     ) -> pending_objects.PendingOutcomes:
         """Have requests end in ERROR, a page at a time; see :meth:`list_pending`.
 
-        Those that are placed are left to their hosts.
+        Those that are placed are left to their hosts, and what cannot be read to its time.
 
         :param limit: most requests that are looked at; the server's page size at most
-        :raises BackendUnavailable: some may end; call again with the same marker
+        :raises BackendUnavailable: some may end; call again with the same marker. Or this
+            scheduler may not know all
         """
         method = "drain_pending"
         conditions = _conditions(method, project, priority_class, flavor, None)
-        meant = (each for each in self._desk.known().requests if conditions.hold_for(each))
+        known = self._desk.known()
+        _check_proof(known)
+        meant = (each for each in known.requests if conditions.hold_for(each))
         found, next_marker = self._page(method, meant, limit, marker)
         return pending_objects.PendingOutcomes(
-            outcomes=[_told(each.key, self._desk.cancel(ctxt, each)) for each in found],
+            outcomes=[_told(each.key, self._cancelled(ctxt, each)) for each in found],
             next_marker=next_marker,
         )
+
+    def _cancelled(self, ctxt: Any, request: pending.PendingRequest) -> Changed:
+        try:
+            return self._desk.cancel(ctxt, request)
+        except errors.UndecodableRecord:
+            # The feed keeps what it could read last. Others behind it are to end.
+            return Changed(Outcome.UNREADABLE)
 
     def _found(self, method: str, server: object) -> pending.PendingRequest:
         name = endpoint.text(method, "instance_uuid", server)
         found = self._desk.find(name)
         if found is None:
+            _check_proof(self._desk.known())
             raise errors.PendingNotFound(name)
         return found
 
@@ -265,6 +281,19 @@ class QueueEndpoint:
             return found, None
         last = found[wanted - 1]
         return found[:wanted], f"{last.asked_at!r} {last.key}"
+
+
+def _check_proof(known: KnownRequests) -> None:
+    """Let nobody hear that somebody does not wait from a scheduler that may not know.
+
+    :raises BackendUnavailable: it may not
+    """
+    age = known.proof_age_seconds
+    if age is None or age > MOST_PROOF_AGE_SECONDS:
+        raise errors.BackendUnavailable(
+            "of the scheduler that answered",
+            "it does not follow its feed, and may not know all requests",
+        )
 
 
 def _place(request: pending.PendingRequest) -> tuple[float, str]:

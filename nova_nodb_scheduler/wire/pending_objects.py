@@ -155,7 +155,8 @@ class PendingDetails(objects.NodbObject):
 class PendingOutcome(objects.NodbObject):
     """What became of one request that an operator wanted something of.
 
-    ``outcome``: ``done``, ``busy`` (it is being placed at the moment) or ``gone``.
+    ``outcome``: ``done``, ``busy`` (it is being placed at the moment), ``gone`` or, of a drain,
+    ``unreadable``.
     ``request``: as it stands now; None where it is gone.
     """
 

@@ -119,8 +119,14 @@ def _how_many(page: Any, shown: int) -> str:
         line += f", of which the first {shown} are shown"
     if page.unreadable:
         line += f"; {terminal.counted(page.unreadable, 'record')} cannot be read"
-    if page.proof_age_seconds is None:
+    age = page.proof_age_seconds
+    if age is None:
         line += ". The scheduler that answered does not follow its feed: this may be old"
+    elif age > queue_endpoint.MOST_PROOF_AGE_SECONDS:
+        line += (
+            f". The scheduler that answered has not heard of its feed for {age:.0f} s: this may be "
+            "old"
+        )
     return f"{line}."
 
 
@@ -320,7 +326,7 @@ class QueueDrain(_QueueCommand):
     Before the queue is switched off, or a project ends. Requests that come meanwhile wait
     as ever.
 
-    Exit status: 1 if some are being placed at the moment.
+    Exit status: 1 if some are being placed at the moment, or cannot be read.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -353,15 +359,23 @@ class QueueDrain(_QueueCommand):
                 marker = page.next_marker
                 if marker is None:
                     break
+        # Of those that no scheduler ever read a drain hears nothing.
+        page = rpc.list_pending(self.context(), limit=1)
+        unreadable = max(page.unreadable, counts.get("unreadable", 0))
         if args.json:
-            self.print_json({"outcomes": counts, "busy": left})
+            self.print_json({"outcomes": counts, "busy": left, "unreadable": unreadable})
         else:
             done = counts.get("done", 0)
             self.print_line(f"{terminal.counted(done, 'request')} taken out of the queue.")
             if left:
                 shown = ", ".join(left[:_NAMED]) + (" ..." if len(left) > _NAMED else "")
                 self.print_line(f"{len(left)} are being placed at the moment: {shown}")
-        return 1 if left else 0
+            if unreadable:
+                self.print_line(
+                    f"{terminal.counted(unreadable, 'record')} cannot be read: their servers end "
+                    "in ERROR when their time is over."
+                )
+        return 1 if left or unreadable else 0
 
 
 class QueueNewKey(command.Command):

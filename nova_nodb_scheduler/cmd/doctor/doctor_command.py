@@ -9,7 +9,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from nova_nodb_scheduler.cmd.doctor import configuration_files, findings, process_checks, sql_server
-from nova_nodb_scheduler.cmd.framework import command, configuration, terminal
+from nova_nodb_scheduler.cmd.framework import (
+    command,
+    configuration,
+    number_arguments,
+    terminal,
+)
 from nova_nodb_scheduler.cmd.overview import cell_names, deployment
 
 #: For all that is looked at, side by side.
@@ -48,7 +53,7 @@ class Doctor(command.Command):
         )
         parser.add_argument(
             "--timeout",
-            type=float,
+            type=number_arguments.within(float, 0, 3600, above=True),
             default=BOUND_SECONDS,
             metavar="SECONDS",
             help="longest wait for all that is looked at; what has not answered by then could not "

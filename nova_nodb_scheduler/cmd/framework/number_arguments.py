@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,12 @@ def within(
             value = kind(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
-        # Not a number is within no range.
-        if not (least < value if above else least <= value) or not value <= most:
+        # Not a number is within no range, nor is an infinite one: nothing can wait for so long.
+        if (
+            not (least < value if above else least <= value)
+            or not value <= most
+            or value == math.inf
+        ):
             bounds = f"above {least:g} and up to" if above else f"within {least:g} to"
             raise argparse.ArgumentTypeError(f"{text} is not {bounds} {most:g}")
         return value

@@ -149,6 +149,11 @@ def _of_scheduler(each: Mapping[str, Any]) -> list[str]:
         found.append(f"{name} takes no request yet: {each['state']}{_waits_for(each)}.")
     elif each["state"] != FOLLOWING:
         found.append(f"{name}: its feed is {each['state']}.")
+    if each["keeps_queue"] and not each["queue"]:
+        found.append(
+            f"{name} wakes no request that waits for room: hosts are not proved to it, or its "
+            "thread ended. Its log says which."
+        )
     if each["quarantined"]:
         found.append(f"{name} cannot read {each['quarantined']} records.")
     if each["left_out"]:
@@ -270,6 +275,7 @@ _OF_A_SCHEDULER = (
     *("left_out", "schedule_seconds_p50", "schedule_seconds_p99", "quarantined", "settling"),
     *("memory_bytes", "machine_bytes", "clock_offset_seconds", "beat_at"),
     *("compute_nodes", "compute_node_statements", "checkpoint", "reads_journals"),
+    *("queue", "keeps_queue"),
 )
 
 

@@ -282,6 +282,7 @@ class SchedulerRuntime:
             "state": self.state(),
             # Under this name others look for who works at the queue.
             "queue": self.queue is not None and self.queue.works(),
+            "keeps_queue": self.queue is not None,
             "schedule_seconds_p50": p50,
             "schedule_seconds_p99": p99,
             **(

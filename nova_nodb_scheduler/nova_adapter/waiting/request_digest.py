@@ -20,7 +20,8 @@ from nova_nodb_scheduler.nova_adapter.waiting import wait_policy
 
 #: Fields of a RequestSpec that no decision depends on.
 _NEUTRAL_FIELDS = frozenset({"id", "instance_uuid", "retry", "security_groups", "limits"})
-#: Names that differ from one request to the next wherever they stand below one.
+#: Fields that differ from one request to the next in whatever object below one. What users and
+#: operators name themselves, hints and extra specs, may have such names, too.
 _NEUTRAL_NAMES = frozenset(
     {
         "id",
@@ -40,6 +41,7 @@ _NEUTRAL_NAMES = frozenset(
 )
 _OWNER_FIELDS = ("project_id", "user_id")
 _VERSIONED = ("nova_object.changes", "nova_object.version")
+_DATA = "nova_object.data"
 
 
 def needs(spec: Any) -> dict[str, int]:
@@ -61,6 +63,10 @@ def queue(spec: Any, servers: int) -> str:
         if name not in wait_policy.HINTS and not name.startswith(wait_policy.INTERNAL_PREFIX)
     }
     owner = [fields.pop(name, None) for name in _OWNER_FIELDS]
+    image = spec.image if spec.obj_attr_is_set("image") else None
+    if image is not None and image.obj_attr_is_set("id"):
+        # By which IsolatedHostsFilter tells images.
+        fields["image_id"] = image.id
     group = spec.instance_group if spec.obj_attr_is_set("instance_group") else None
     demand = [fields, None if group is None else group.uuid, servers]
     return pending.queue_name(_digest(demand)[:24], _digest(owner)[:8])
@@ -73,11 +79,11 @@ def _digest(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            str(name): _plain(each)
-            for name, each in value.items()
-            if name not in _NEUTRAL_NAMES and name not in _VERSIONED
-        }
+        plain = {str(name): _plain(each) for name, each in value.items() if name not in _VERSIONED}
+        if _DATA in plain:
+            fields = plain[_DATA]
+            plain[_DATA] = {name: fields[name] for name in fields.keys() - _NEUTRAL_NAMES}
+        return plain
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value

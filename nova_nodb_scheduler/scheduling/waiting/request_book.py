@@ -225,13 +225,18 @@ class RequestBook:
         elif request.ends_at <= now:
             self.index.file(entry, _Stage.OVERDUE, now)
             self._set_due(entry, request.ends_at)
-        elif request.not_before > now:
+        elif self._pauses(request, now):
             self.index.file(entry, _Stage.RESTING, now)
             self._set_due(entry, min(request.not_before, request.ends_at))
         else:
             self.index.file(entry, _Stage.READY, now)
             self._set_due(entry, request.ends_at)
             self.index.freshen(entry.queue)
+
+    def _pauses(self, request: pending.PendingRequest, now: float) -> bool:
+        # No pause is longer by far: one that seems so is of a clock that was set back.
+        most = 2 * self._settings.most_backoff_seconds
+        return 0.0 < request.not_before - now <= most
 
     def _set_due(self, entry: waiting_lines.Entry, at: float) -> None:
         if at == entry.due_at:

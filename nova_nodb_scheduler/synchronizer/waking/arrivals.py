@@ -51,7 +51,8 @@ class ArrivedRequests:
 
         :raises BackendUnavailable: they are ended by a later look
         """
-        if not self._placed or now - self._look_at < _LOOK_SECONDS:
+        # A time to come is of a clock that was set back.
+        if not self._placed or 0.0 <= now - self._look_at < _LOOK_SECONDS:
             return
         self._look_at = now
         requests = self._requests()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -22,6 +22,9 @@ from nova_nodb_scheduler.scheduling.waiting import wait_queues
 from nova_nodb_scheduler.store import host_state_store, store_snapshot
 
 _PENDING = known_namespaces.PENDING.name
+
+#: A clock that goes back by more was set back: what was to happen at some time would wait for it.
+_SET_BACK_SECONDS = 5.0
 
 #: Records that are taken over while others wait for the lock.
 _MOST_AT_ONCE = 64
@@ -75,6 +78,8 @@ class FollowedRequests:
         self.queues = make()
         self._resources: set[str] = set()
         self._unreadable: dict[str, str] = {}
+        self._is_whole = False
+        self._now = float("-inf")
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -91,14 +96,29 @@ class FollowedRequests:
     def follow(self, now: float) -> list[Transition]:
         """Take over what the feed brought since the last call; return what changed.
 
-        One thread. After a new epoch, and at first, it is only told who is being built.
+        One thread. After a new epoch, and at first, it is only told who is being built. So it
+        is where a call broke off, for what that had to take over comes no more, and where the
+        clock was set back.
 
         :param now: seconds by the back end's clock
         """
+        is_whole, self._is_whole = self._is_whole, False
+        was_set_back = now < self._now - _SET_BACK_SECONDS
         touched = self._subscription.drain()
         view = self._store.snapshot().namespace(_PENDING)
-        if touched is None:
-            return self._begin_anew(view, now)
+        if touched is None or not is_whole or was_set_back:
+            changed = self._begin_anew(view, now)
+        else:
+            changed = self._follow(view, touched, now)
+        self._is_whole, self._now = True, now
+        return changed
+
+    def _follow(
+        self,
+        view: store_snapshot.NamespaceView,
+        touched: Mapping[str, Iterable[str]],
+        now: float,
+    ) -> list[Transition]:
         changed: list[Transition] = []
         keys = iter(touched.get(_PENDING, ()))
         while batch := list(itertools.islice(keys, _MOST_AT_ONCE)):

@@ -61,11 +61,12 @@ class HoldUpkeep:
         :raises BackendUnavailable: the others come with the next call
         """
         followed = self._followed
-        if now - self._look_at < _LOOK_SECONDS:
+        # A time to come is of a clock that was set back.
+        if 0.0 <= now - self._look_at < _LOOK_SECONDS:
             return
         self._look_at = now
-        self._tried = {key: at for key, at in self._tried.items() if now - at < _AGAIN_SECONDS}
-        self._vain = {name: at for name, at in self._vain.items() if now - at < _VAIN_SECONDS}
+        self._tried = _lately(self._tried, now, _AGAIN_SECONDS)
+        self._vain = _lately(self._vain, now, _VAIN_SECONDS)
         for _ in range(_MOST_VAIN):
             known = len(self._vain)
             with followed.lock:
@@ -102,6 +103,10 @@ class HoldUpkeep:
                 "Host %(host)s is held for request %(key)s, which has waited %(seconds).0f s.",
                 {"host": host, "key": request.key, "seconds": now - request.asked_at},
             )
+
+
+def _lately(times: dict[str, float], now: float, seconds: float) -> dict[str, float]:
+    return {name: at for name, at in times.items() if 0.0 <= now - at < seconds}
 
 
 class HeldHosts:

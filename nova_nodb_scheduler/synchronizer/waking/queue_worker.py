@@ -188,7 +188,7 @@ class QueueWorker:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._growth: room_growth.RoomGrowth | None = None
-        self._sweep_at = 0.0
+        self._swept_at = float("-inf")
         #: By key: the attempt that another is to grant, and since when.
         self._left: collections.OrderedDict[str, tuple[int, float]] = collections.OrderedDict()
         self._untold: collections.OrderedDict[str, _Pacing] = collections.OrderedDict()
@@ -310,8 +310,9 @@ class QueueWorker:
             for _ in range(_FRESH_AT_ONCE):
                 if not self._walk(functools.partial(self._queues.wake_fresh, now), view, now):
                     break
-            if now >= self._sweep_at:
-                self._sweep_at = now + _SWEEP_SECONDS
+            # A time to come is of a clock that was set back.
+            if not 0.0 <= now - self._swept_at < _SWEEP_SECONDS:
+                self._swept_at = now
                 self._walk(functools.partial(self._queues.sweep, now), view, now)
             for each in parts.proved_upkeep:
                 each.run(now)
@@ -469,7 +470,7 @@ class QueueWorker:
             if len(self._left) > _MOST_REMEMBERED:
                 self._left.popitem(last=False)
             return False
-        return now - left[1] >= TAKE_OVER_SECONDS
+        return not 0.0 <= now - left[1] < TAKE_OVER_SECONDS
 
     def _walk(self, make: Callable[[], wake_ups.WakeUp], view: Any, now: float) -> bool:
         """Go through the candidates of a wake-up; say whether there was one."""
@@ -558,7 +559,7 @@ class QueueWorker:
         self._untold.move_to_end(request.queue)
         if len(self._untold) > _MOST_REMEMBERED:
             self._untold.popitem(last=False)
-        if now < pacing.next_at:
+        if 0.0 < pacing.next_at - now <= _MOST_BLIND_SECONDS:
             return False
         if not pacing.attempts:
             LOG.info(

@@ -70,10 +70,11 @@ class UsageUpkeep:
             self._queues = followed.queues
             self._told.clear()
             self._usage_at = self._capacity_at = float("-inf")
-        if now - self._usage_at >= _USAGE_SECONDS:
+        # A time to come is of a clock that was set back.
+        if not 0.0 <= now - self._usage_at < _USAGE_SECONDS:
             self._usage_at = now
             self._tell_usage(now)
-        if now - self._capacity_at >= _CAPACITY_SECONDS:
+        if not 0.0 <= now - self._capacity_at < _CAPACITY_SECONDS:
             self._capacity_at = now
             with self._engine.lock:
                 found = room_growth.capacity(self._engine.frame, project_usage.RESOURCES)
@@ -94,7 +95,7 @@ class UsageUpkeep:
     def _add_begun(self, usage: dict[str, dict[str, int]], now: float) -> None:
         for key, (request, since) in list(self._begun.items()):
             unknown = [each for each in request.servers if not self._places(each)]
-            if not unknown or now - since >= _UNKNOWN_SECONDS:
+            if not unknown or not 0.0 <= now - since < _UNKNOWN_SECONDS:
                 del self._begun[key]
                 continue
             _add(usage.setdefault(request.project_id, {}), request, len(unknown))

@@ -48,10 +48,12 @@ class RestoredRequest:
 
     :param context: of the user
     :param spec: RequestSpec of the first server, not shared with anybody
+    :param servers: uuids of all servers
     """
 
     context: Any
     spec: Any
+    servers: tuple[str, ...]
 
 
 class ReadRequest(Protocol):
@@ -73,7 +75,8 @@ def read_request(
     if payload is None:
         return None
     context, arguments = request_payload.unpack(cipher, key, payload)
-    return RestoredRequest(context, arguments.request_specs[0])
+    specs = arguments.request_specs
+    return RestoredRequest(context, specs[0], tuple(each.instance_uuid for each in specs))
 
 
 @attrs.define

@@ -9,8 +9,9 @@ to a cell and did not send: its mapping answers for it.
 A record that cannot be read says nothing of its deadline, or nothing that is believed. Its
 server would wait for ever: so once its time has passed, by its own word or else by the age
 of its build request and the longest wait that is allowed, it is replaced by one that says
-what is known and has expired. Then it ends as any other does. A record that a newer release
-wrote is left to that one.
+what is known and has expired. Then it ends as any other does: a conductor looks what stands of
+its servers in cells. Whatever is mapped there and has no build request counts as sent, for it
+may have been. A record that a newer release wrote is left to that one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ UNREADABLE = "its record could not be read"
 
 _PENDING = known_namespaces.PENDING
 
+#: From a request's key to its servers, by its payload; none where that cannot be read. May raise
+#: BackendUnavailable.
+ServersOf = Callable[[str], Collection[str]]
+
 #: From servers to when the build requests of those that have one were made, in seconds.
 MadeAt = Callable[[Collection[str]], Mapping[str, float]]
 
@@ -62,6 +67,7 @@ class ReconcilerParts:
     :param unreadable: keys of records that cannot be read, of the store's and others
     :param made_at: see :func:`.build_requests.made_at`; raises whatever a database does
     :param in_cells: see :func:`.build_requests.in_cells`; likewise
+    :param servers_of: asked of whom no record tells it
     :param max_wait_seconds: the longest that anybody may wait
     :param clock: seconds by the back end's clock
     """
@@ -73,6 +79,7 @@ class ReconcilerParts:
     unreadable: Callable[[], Iterable[str]]
     made_at: MadeAt
     in_cells: Callable[[Collection[str]], Collection[str]]
+    servers_of: ServersOf
     max_wait_seconds: float
     meter: queue_metrics.QueueMetrics
     clock: Callable[[], float]
@@ -177,25 +184,34 @@ class QueueReconciler:
         state = _state_of(record)
         if state is None or _is_request(key, state):
             return
-        made = parts.made_at([key]).get(key)
-        if made is None:
-            # Nobody waits for it: its server was deleted, or is built.
+        servers = tuple(dict.fromkeys((key, *(_texts(state.get("servers")) or self._named(key)))))
+        made = parts.made_at(servers)
+        in_cells = parts.in_cells([each for each in servers if each not in made])
+        if not made and not in_cells:
+            # Nobody waits for it: its servers were deleted.
             self._write(records.Write(name, record.revision, deleted=True))
             return
         most = parts.max_wait_seconds
+        # Of one of which nothing but what is in cells is left, nobody knows how long it waited.
+        began = min(made.values(), default=0.0)
         deadline = _number(state.get("deadline_at"))
         if not 0 < deadline <= now + most:
-            deadline = made + most
+            deadline = began + most
         if now < deadline:
             return
         LOG.error(
-            "The record of request %(key)s cannot be read, and its time is over: its server ends "
-            "in ERROR.",
+            "The record of request %(key)s cannot be read, and its time is over: its servers end "
+            "in ERROR, but for those that have a host.",
             {"key": key},
         )
-        ended = _ended(key, state, made, deadline)
+        sent = dict.fromkeys((*_texts(state.get("sent")), *sorted(in_cells)))
+        ended = _ended(key, state, servers, tuple(sent), began or now, deadline)
         text = codec.encode(ended.to_state(), _PENDING.schema, record=str(name))
         self._write(records.Write(name, record.revision, text))
+
+    def _named(self, key: str) -> Collection[str]:
+        parts = self._parts
+        return parts.servers_of(key)
 
     def _write(self, write: records.Write) -> None:
         # Who loses it was overtaken by a record that can be read, or finds this one next time.
@@ -221,17 +237,24 @@ def _is_request(key: str, state: Mapping[str, Any]) -> bool:
 
 
 def _ended(
-    key: str, state: Mapping[str, Any], made: float, deadline: float
+    key: str,
+    state: Mapping[str, Any],
+    servers: tuple[str, ...],
+    sent: tuple[str, ...],
+    made: float,
+    deadline: float,
 ) -> pending.PendingRequest:
-    """Return a request with what is known of it, which waits and whose time is over."""
-    servers = _texts(state.get("servers")) or (key,)
+    """Return a request with what is known of it, whose time and whose holder's lease are over.
+
+    In somebody's hand: what that one may have left is cleared away first.
+    """
     grant = state.get("grant")
     attempt = grant.get("attempt") if isinstance(grant, Mapping) else None
     asked_at = _number(state.get("asked_at"))
     return pending.PendingRequest(
         key=key,
-        servers=servers if key in servers else (key, *servers),
-        sent=_texts(state.get("sent")),
+        servers=servers,
+        sent=sent,
         project_id=_text(state.get("project_id")),
         user_id=_text(state.get("user_id")),
         flavor=_text(state.get("flavor")),
@@ -241,7 +264,7 @@ def _ended(
         asked_at=asked_at if asked_at > 0 else made,
         deadline_at=deadline,
         parked_at=made,
-        state=pending.PendingState.WAITING,
+        state=pending.PendingState.SCHEDULING,
         grant=pending.Grant(attempt if type(attempt) is int and attempt > 0 else 1, "", 0.0),
         reason=UNREADABLE,
     )

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import logging
 import time
@@ -12,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.nova_adapter.decisions import decision_assembly
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
@@ -116,7 +119,8 @@ class QueueRuntime:
             runtime.store, lambda: wait_queues.WaitQueues(settings)
         )
         grants = self._grants = _grants(self.ledger)
-        plans = pending_plans.PendingPlans(decisions, runtime.views, read(self.ledger))
+        read_request = read(self.ledger)
+        plans = pending_plans.PendingPlans(decisions, runtime.views, read_request)
         self.meter = queue_metrics.QueueMetrics(runtime.metrics.registry)
         identity = runtime.replicator.status().identity
         self.owners = queue_owners.QueueOwners(
@@ -163,6 +167,7 @@ class QueueRuntime:
                 unreadable=self._unreadable,
                 made_at=build_requests.made_at,
                 in_cells=build_requests.in_cells,
+                servers_of=functools.partial(_servers_of, read_request),
                 max_wait_seconds=options.max_wait_seconds,
                 meter=self.meter,
                 clock=clock,
@@ -264,6 +269,15 @@ class QueueRuntime:
                 age = max(0.0, now - each.asked_at)
                 oldest[each.priority_class] = max(age, oldest.get(each.priority_class, 0.0))
         return oldest
+
+
+def _servers_of(read: pending_plans.ReadRequest, key: str) -> tuple[str, ...]:
+    """Return the servers of a request by its payload; none where that cannot be read."""
+    with contextlib.suppress(errors.UndecodableRecord):
+        restored = read(key)
+        if restored is not None:
+            return restored.servers
+    return ()
 
 
 def _grants(ledger: pending_ledger.PendingLedger) -> queue_grants.QueueGrants:

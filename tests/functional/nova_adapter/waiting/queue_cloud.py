@@ -44,6 +44,7 @@ class MadeConductor:
         self._case = case
         #: By key: what the payload holds.
         self.specs: dict[str, dict[str, Any]] = {}
+        self.servers: dict[str, tuple[str, ...]] = {}
         self.told: list[tuple[str, int]] = []
         self.placed: list[Placed] = []
         self.ended: list[tuple[str, pending.Purpose]] = []
@@ -62,6 +63,7 @@ class MadeConductor:
         uuids = tuple(str(uuid.uuid4()) for _ in range(servers))
         fields = known.pop("spec", {})
         self.specs[uuids[0]] = {"vcpus": vcpus, **fields}
+        self.servers[uuids[0]] = uuids
         now = self._case.ledger.now_seconds()
         request = pending.PendingRequest(
             **{
@@ -171,7 +173,8 @@ class QueueCase(test_memory_decisions.MemoryDecisionsCase):
         fields = self.conductor.specs.get(key)
         if fields is None:
             return None
-        return pending_plans.RestoredRequest(self.admin, self.spec([key], **fields))
+        servers = self.conductor.servers[key]
+        return pending_plans.RestoredRequest(self.admin, self.spec([key], **fields), servers)
 
     def choose(self, request: pending.PendingRequest, fields: dict[str, Any]) -> tuple[str, ...]:
         """Ask the scheduler, as a conductor does."""

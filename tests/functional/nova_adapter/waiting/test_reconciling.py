@@ -144,8 +144,7 @@ class ReconcilingTest(queue_cloud.QueueCase):
         self.look(1)
         self.assertEqual([key], self.waiting())
 
-    def test_one_that_stands_mapped_in_a_cell_goes_on_waiting_until_it_is_deleted_there(self):
-        key, builds = self.waits()
+    def map_to_cell(self, server):
         cell = objects.CellMapping(
             self.admin,
             uuid=str(uuid.uuid4()),
@@ -155,10 +154,15 @@ class ReconcilingTest(queue_cloud.QueueCase):
         )
         cell.create()
         mapping = objects.InstanceMapping(
-            self.admin, instance_uuid=key, project_id="project", cell_mapping=cell
+            self.admin, instance_uuid=server, project_id="project", cell_mapping=cell
         )
         mapping.queued_for_delete = False
         mapping.create()
+        return mapping
+
+    def test_one_that_stands_mapped_in_a_cell_goes_on_waiting_until_it_is_deleted_there(self):
+        key, builds = self.waits()
+        mapping = self.map_to_cell(key)
         builds[key].destroy()
         name = pending_ledger.record_key(key)
         record = self.synchronizer.read([name])[name]
@@ -230,6 +234,39 @@ class ReconcilingTest(queue_cloud.QueueCase):
         builds[key].destroy()
         self.look()
         self.assertIsNone(self.request(key))
+
+    def test_one_whose_first_server_alone_is_gone_ends_for_its_others(self):
+        for broken in ({"queue": 7, "deadline_at": 1.0}, {"payload": b"?"}):
+            key, builds = self.waits(servers=2)
+            self.break_record(key, **broken)
+            builds[key].destroy()
+            parts = self.queue.reconciler._parts
+            self.patch(self.queue.reconciler, "_parts", attrs.evolve(parts, max_wait_seconds=0.0))
+            self.queue.reconciler.look()
+            self.assertIsNotNone(self.request(key), broken)
+            self.assertEqual(set(builds), set(self.request(key).servers), broken)
+            self.until(lambda: self.conductor.ended)
+            self.assertEqual([(key, pending.Purpose.EXPIRE)], self.conductor.ended)
+            self.conductor.ended.clear()
+
+    def test_what_may_stand_in_cells_of_one_that_cannot_be_read_is_looked_for_there(self):
+        key, _ = self.waits()
+        self.break_record(key, queue=7, deadline_at=1.0, state="building")
+        self.queue.reconciler.look()
+        self.conductor.deaf = True
+        self.until(lambda: self.conductor.told)
+        granted = self.request(key).grant
+        self.assertIs(pending.Purpose.EXPIRE, granted.purpose)
+        self.assertIsNot(pending.PendingState.WAITING, granted.after)
+
+    def test_one_that_stands_mapped_in_a_cell_counts_as_sent_and_is_not_forgotten(self):
+        key, builds = self.waits()
+        self.map_to_cell(key)
+        builds[key].destroy()
+        self.break_record(key, queue=7, deadline_at=1.0, state="building")
+        self.queue.reconciler.look()
+        self.assertIsNotNone(self.request(key))
+        self.assertEqual((key,), self.request(key).sent)
 
     def test_one_that_broke_between_two_looks_stops_no_look(self):
         key, builds = self.waits()

@@ -9,6 +9,7 @@ import cliff.command
 import testtools
 
 from nova_nodb_scheduler.cmd import application
+from nova_nodb_scheduler.cmd.framework import number_arguments
 
 
 class CommandTest(testtools.TestCase):
@@ -23,3 +24,14 @@ class CommandTest(testtools.TestCase):
                 parser = kind(app, argparse.Namespace(), name).get_parser(name)
                 self.assertIn("--json", parser.format_help())
         self.assertEqual([], read.mock_calls)
+
+    def test_no_time_to_wait_is_infinite_or_no_number_or_negative(self):
+        parser = application._COMMANDS["doctor"](
+            application.ManageApp(), argparse.Namespace(), "doctor"
+        ).get_parser("doctor")
+        parser.error = mock.Mock(side_effect=argparse.ArgumentError(None, "refused"))
+        for text in ("nan", "inf", "-1", "0", "1e9"):
+            self.assertRaises(argparse.ArgumentError, parser.parse_args, [f"--timeout={text}"])
+        self.assertEqual(2.5, parser.parse_args(["--timeout=2.5"]).timeout)
+        within = number_arguments.within(float, 0.0)
+        self.assertRaises(argparse.ArgumentTypeError, within, "inf")

@@ -107,6 +107,18 @@ class GatherTest(testtools.TestCase):
         self.assertEqual((), found.problems)
         self.assertTrue(found.as_dict()["healthy"])
 
+    def test_a_scheduler_that_wakes_nobody_who_waits_is_named(self):
+        self.healthy()
+        for queue, keeps, expected in (
+            (True, True, 0),
+            (False, False, 0),
+            (False, None, 0),
+            (False, True, 1),
+        ):
+            self.cloud.scheduler("sched1", 11, queue=queue, keeps_queue=keeps)
+            problems = [each for each in self.gather().problems if "wakes no request" in each]
+            self.assertEqual(expected, len(problems), (queue, keeps))
+
     def test_a_scheduler_tells_what_tools_read(self):
         self.healthy()
 

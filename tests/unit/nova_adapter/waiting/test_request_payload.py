@@ -189,6 +189,32 @@ class DigestTest(unittest.TestCase):
         }
         self.assertEqual(8, len(digests))
 
+    def test_images_that_differ_by_their_ids_alone_are_two_for_isolated_hosts_are_told_by_them(
+        self,
+    ):
+        one, other = (
+            request_digest.queue(spec(image=objects.ImageMeta(id=name, name="image")), 1)
+            for name in (SERVER, str(uuid.uuid4()))
+        )
+        self.assertNotEqual(one, other)
+
+    def test_hints_and_extra_specs_may_have_names_of_what_does_not_count_in_objects(self):
+        def tagged(extra_specs):
+            made = spec()
+            made.flavor.extra_specs = extra_specs
+            return made
+
+        digests = {
+            request_digest.queue(each, 1)
+            for each in (
+                spec(),
+                *(spec(scheduler_hints={"tag": [text]}) for text in ("a", "b")),
+                spec(scheduler_hints={"hosts": ["a"]}),
+                *(tagged({"id": text}) for text in ("a", "b")),
+            )
+        }
+        self.assertEqual(6, len(digests))
+
     def test_whose_it_is_counts_apart_from_what_it_asks_for(self):
         one, others, larger = (
             pending.demand(request_digest.queue(each, servers))

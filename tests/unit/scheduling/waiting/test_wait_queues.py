@@ -424,7 +424,7 @@ class NewcomerTest(testtools.TestCase):
 
     def test_who_rests_goes_before_it_once_that_one_counts_as_its_class(self):
         waiting = queues(
-            request("a", priority_class="low", not_before=999.0), aging_seconds=1.0, now=0.0
+            request("a", priority_class="low", not_before=99.0), aging_seconds=1.0, now=0.0
         )
         waiting.advance(49.0)
         self.assertEqual(0, waiting.behind(self.newcomer(), 49.0))

@@ -95,10 +95,12 @@ class MadeMeter:
 
 
 class AllOwn:
-    """One scheduler alone."""
+    """One scheduler alone; or none of what there is."""
+
+    own = True
 
     def is_own(self, digest):
-        return True
+        return self.own
 
 
 class WorkerCase(unittest.TestCase):
@@ -124,6 +126,7 @@ class WorkerCase(unittest.TestCase):
         self.events: list = []
         self.places: dict = {}
         self.numbers = itertools.count()
+        self.owners = AllOwn()
         self.worker = self.make_worker()
 
     def make_worker(self):
@@ -142,7 +145,7 @@ class WorkerCase(unittest.TestCase):
                 grants=queue_grants.QueueGrants(
                     self.ledger, self, lambda: f"grant-{next(self.numbers)}"
                 ),
-                owners=AllOwn(),
+                owners=self.owners,
                 engine=self.engine,
                 catch_up=lambda: None,
                 is_following=lambda: True,

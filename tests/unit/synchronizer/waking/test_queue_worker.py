@@ -3,6 +3,8 @@
 
 import contextlib
 
+import numpy as np
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import pending, records
 from nova_nodb_scheduler.scheduling.frame import host_facts
@@ -315,3 +317,88 @@ class LostEventsTest(made_worker.WorkerCase):
                 self.round(0.1)
             self.assertLessEqual(63, len(self.looked_at()), error)
             self.assertEqual(set(), self.looked_at(), error)
+
+
+class ClockSetBackTest(made_worker.WorkerCase):
+    """The back end's clock goes back by an hour: another server took over, or it was set."""
+
+    def setUp(self):
+        super().setUp()
+        self.park("a")
+        self.round()
+        self.round()
+
+    def set_back(self):
+        self.now -= 3600.0
+
+    def test_requests_are_swept_all_the_same(self):
+        self.set_back()
+        self.plans.asked.clear()
+        self.round()
+        self.assertIn("a", self.plans.asked)
+
+    def test_one_that_was_left_to_another_scheduler_is_taken_over(self):
+        self.owners.own = False
+        self.plans.answers["digest"] = FITS
+        self.round()
+        self.assertEqual([], self.told)
+        self.set_back()
+        for _ in range(8):
+            self.round()
+        self.assertEqual([("a", 2)], self.told)
+
+    def test_one_whose_servers_are_seen_ends(self):
+        self.plans.answers["digest"] = FITS
+        self.round()
+        self.place("a")
+        self.round()
+        self.set_back()
+        self.places["a"] = (("c", "host1"),)
+        self.round()
+        self.assertIsNone(self.state("a"))
+
+    def test_a_pause_ends_all_the_same(self):
+        self.park("b", queue="other")
+        self.ledger.grant("b", 1, "scheduler")
+        holding = pending_rules.holding_of(self.ledger.take("b", 2, "conductor"))
+        self.ledger.park(holding, "no room", 60.0)
+        self.round()
+        self.set_back()
+        self.plans.answers["other"] = FITS
+        self.round()
+        self.assertEqual(("b", 3), self.told[-1])
+
+    def test_a_host_is_held_all_the_same(self):
+        self.plans.shortages["digest"] = pending_fit.RoomShortage(
+            ("uuid-0",), ("VCPU",), np.array([[0]]), np.array([[16]]), 1
+        )
+        # Found before to have none, for a while.
+        self.round(121.0)
+        self.assertEqual("uuid-0", self.ledger.read("a").hold.host)
+        self.ledger.clear_hold("a", "uuid-0")
+        self.set_back()
+        self.park("b", asked_at=self.now - 100.0, parked_at=self.now - 100.0, queue="digest")
+        self.round(61.0)
+        self.assertEqual("uuid-0", self.ledger.read("b").hold.host)
+
+
+class BrokenOffTest(made_worker.WorkerCase):
+    """What the feed brought is not lost where taking it over breaks off."""
+
+    def test_all_of_it_comes_with_the_next_look(self):
+        self.round()
+        for key in ("a", "b", "c"):
+            self.park(key)
+        queues = self.followed.queues
+        put, failures = queues.put, [MemoryError()]
+
+        def breaking(request, now):
+            if request.key == "b" and failures:
+                raise failures.pop()
+            put(request, now)
+
+        queues.put = breaking
+        self.assertRaises(MemoryError, self.round)
+        self.round()
+        with self.followed.lock:
+            self.assertEqual(3, len(self.followed.queues))

@@ -29,6 +29,8 @@ class Conductors:
 class QueueCloud(cloud.CloudFixture):
     """A scheduler that answers for the queue, and wakes nobody."""
 
+    proof_age_seconds = 1.0
+
     def endpoints(self):
         self.ledger = pending_ledger.PendingLedger(self.synchronizer, 30.0)
         self.conductors = Conductors()
@@ -44,7 +46,7 @@ class QueueCloud(cloud.CloudFixture):
                 grants=grants,
                 clock=self.synchronizer.now_seconds,
                 quarantined=lambda: len(self.replicator.quarantine.keys("pending")),
-                proof_age_seconds=lambda: self.replicator.status().proof_age_seconds,
+                proof_age_seconds=lambda: self.proof_age_seconds,
                 place=lambda uuid: None,
             )
         )
@@ -178,6 +180,28 @@ class QueueEndpointTest(testtools.TestCase):
         self.assertEqual(2, self.client.promote_pending({}, "c").request.rank)
         self.assertEqual(-3, self.client.promote_pending({}, "a", rank=-3).request.rank)
         self.assertRaises(errors.InvalidArgument, self.client.promote_pending, {}, "a", rank=2**40)
+
+    def test_a_record_that_broke_keeps_nobody_in_the_queue_that_is_drained(self):
+        for key in ("a", "b", "c"):
+            self.parked(key)
+        self.cloud.break_record("pending", "a")
+        drained = self.client.drain_pending({})
+        self.assertEqual(
+            [("a", "unreadable"), ("b", "done")],
+            [(each.key, each.outcome) for each in drained.outcomes],
+        )
+
+    def test_a_scheduler_that_may_not_know_all_does_not_say_that_there_is_nobody(self):
+        self.cloud.proof_age_seconds = None
+        for call in (
+            lambda: self.client.drain_pending({}),
+            lambda: self.client.get_pending({}, "a"),
+            lambda: self.client.cancel_pending({}, "a"),
+        ):
+            error = self.assertRaises(errors.BackendUnavailable, call)
+            self.assertIn("follow", str(error))
+        self.cloud.proof_age_seconds = 3600.0
+        self.assertRaises(errors.BackendUnavailable, self.client.drain_pending, {})
 
     def test_the_queue_is_drained_page_by_page(self):
         for number in range(5):
