@@ -401,8 +401,9 @@ class StateEndpoint:
         rebuilt = self._freshness().generation != freshness.generation
         size = self._limits.page_size
         wanted = size if limit is None else min(max(1, limit), size)
+        conditions = [] if predicate is None else predicate
         page = record_queries.page_of(
-            view, keys, predicate or [], wanted, marker, self._limits.page_bytes
+            view, keys, conditions, wanted, marker, self._limits.page_bytes
         )
         return objects.HostStatePage(
             states=[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -304,9 +305,13 @@ def _behind(method: str, marker: object) -> tuple[float, str]:
     text = endpoint.text(method, "marker", marker, _MAX_MARKER_BYTES)
     at, _, key = text.partition(" ")
     try:
-        return float(at), key
-    except ValueError as error:
-        raise errors.InvalidArgument(method, "marker", "it is no next_marker of a page") from error
+        seconds = float(at)
+    except ValueError:
+        seconds = math.nan
+    # Behind what is no time nothing comes: it would look like the end.
+    if not math.isfinite(seconds):
+        raise errors.InvalidArgument(method, "marker", "it is no next_marker of a page")
+    return seconds, key
 
 
 def _conditions(method: str, *values: object) -> Conditions:

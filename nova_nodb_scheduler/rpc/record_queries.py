@@ -303,7 +303,8 @@ def _select(
     view: store_snapshot.NamespaceView, keys: Sequence[str] | None, predicate: Sequence[Any]
 ) -> Iterable[str]:
     found: Iterable[str] = view.keys()
-    if predicate:
+    # What is empty and no list is no predicate: it does not stand for all records.
+    if predicate or not isinstance(predicate, (list, tuple)):
         rows = view.row_keys()
         matching = mask(view, predicate).nonzero()[0]
         found = (rows[row] for row in matching)

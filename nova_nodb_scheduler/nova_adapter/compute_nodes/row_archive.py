@@ -117,15 +117,15 @@ class RowArchive:
         return found
 
 
-def take_back(session: Any, node_id: int) -> None:
-    """Take a row out of the archive that is put into its table again; no-op where there is none.
+def take_back(connection: sa.Connection, ids: Collection[int]) -> None:
+    """Take rows out of the archive that are put into their table again, where it has them.
 
-    In both, Nova's own archiving would meet it for ever.
+    In both, Nova's own archiving would meet them for ever: it fails as a whole.
 
-    :param session: of the transaction that puts it there
+    :param connection: of the transaction that puts them there
     """
-    if sa.inspect(session.connection()).has_table(_SHADOW_NAME):
-        session.execute(sa.delete(_SHADOW).where(_SHADOW.c.id == node_id))
+    if sa.inspect(connection).has_table(_SHADOW_NAME):
+        connection.execute(sa.delete(_SHADOW).where(_SHADOW.c.id.in_(ids)))
 
 
 def _was_deleted_before(row: node_rows.Row, before: datetime.datetime | None) -> bool:

@@ -84,6 +84,8 @@ class RowWriter:
     :param make_id: makes ids of writes, each unique
     :param on_written: told in the caller's thread of each row whose record was written
         and stands; what it raises passes through
+    :param highest_id: tells the highest id of a node that the database of a context names,
+        of nodes that are gone, too
     """
 
     def __init__(
@@ -95,8 +97,12 @@ class RowWriter:
         make_id: Callable[[], str],
         pause: Callable[[int], None] = record_editor.pause_briefly,
         on_written: Callable[[Any, records.RecordKey], None] = lambda context, key: None,
+        highest_id: Callable[[Any], int] = lambda context: 0,
     ) -> None:
         self._on_written = on_written
+        self._highest_id = highest_id
+        #: By cell, the epoch in which ids were begun above those that its database names.
+        self._begun_in: dict[str, str] = {}
         self._synchronizer = synchronizer
         self._source = source
         self._cell_of = cell_of
@@ -118,7 +124,7 @@ class RowWriter:
 
         def node_id() -> int:
             if not taken:
-                taken.append(self._next_id(cell))
+                taken.append(self._next_id(context, cell))
             return taken[0]
 
         # A row without a uuid is found by its id alone.
@@ -257,16 +263,27 @@ class RowWriter:
 
     # -- ids ---------------------------------------------------------------------------
 
-    def _next_id(self, cell: str) -> int:
-        """Take an id; one that is not used is lost, as an AUTO_INCREMENT's is."""
+    def _next_id(self, context: Any, cell: str) -> int:
+        """Take an id; one that is not used is lost, as an AUTO_INCREMENT's is.
+
+        A back end that was put back to a backup counts from what it gave by then, and devices,
+        servers and migrations name nodes that came later: another node under such an id would
+        have their devices. Whoever puts it back stops the services, or a new epoch begins; so
+        the database is asked once in each process and epoch.
+        """
+        epoch = self._synchronizer.head().epoch
+        begun = self._begun_in.get(cell) == epoch
+        least = 1 if begun else self._highest_id(context) + 1
 
         def propose(state: Mapping[str, Any] | None, _version: int) -> record_editor.Proposal[int]:
             if state is None:
                 raise CellUnprepared(cell)
-            taken = int(state["next_id"])
+            taken = max(int(state["next_id"]), least)
             return record_editor.Proposal(taken, {**state, "next_id": taken + 1})
 
-        return self._done(self._editor.edit(row_records.cell_key(cell), propose))
+        taken = self._done(self._editor.edit(row_records.cell_key(cell), propose))
+        self._begun_in[cell] = epoch
+        return taken
 
     # -- one row -----------------------------------------------------------------------
 

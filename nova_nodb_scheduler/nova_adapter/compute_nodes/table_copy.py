@@ -101,7 +101,7 @@ def _write(context: Any, key: records.RecordKey, node_id: int, read: _Read) -> N
         written: Any = sa.update(_TABLE).where(_TABLE.c.id == node_id).values(**values)
     else:
         # It may have been archived before its record was forgotten.
-        row_archive.take_back(context.session, node_id)
+        row_archive.take_back(context.session.connection(), [node_id])
         written = sa.insert(_TABLE).values(**values)
     context.session.execute(written)
 

@@ -153,6 +153,21 @@ class ReadTest(testtools.TestCase):
         error = self.assertRaises(errors.InvalidPredicate, self.keys, predicate=[["size", "==", 1]])
         self.assertIn("free_gb", str(error))
 
+    def test_an_empty_value_that_is_no_predicate_does_not_stand_for_all_records(self):
+        for predicate in ({}, "", 0, False):
+            # As whoever has no client of ours may send it.
+            error = self.assertRaises(
+                errors.InvalidPredicate,
+                self.client._call,
+                {},
+                None,
+                "get_host_states",
+                namespace="pools",
+                predicate=predicate,
+            )
+            self.assertIn("[column, operator, value]", str(error))
+        self.assertEqual((["a", "b", "c"], "c"), self.keys(predicate=[]))
+
     def test_one_scheduler_can_be_asked_by_its_host(self):
         self.assertEqual(3, len(self.client.get_host_states({}, "pools", server="sched1").states))
 

@@ -235,7 +235,13 @@ class NodeServing:
         is_there = self.mode is not cell_modes.NodeMode.RETIRED
         copied = table_copy.TableCopy(synchronizer).bring if is_there else _not_copied
         writer = row_writer.RowWriter(
-            synchronizer, replica, cell_of, comparison_of, self._make_id, on_written=copied
+            synchronizer,
+            replica,
+            cell_of,
+            comparison_of,
+            self._make_id,
+            on_written=copied,
+            highest_id=node_transfer.highest_named_id,
         )
         return _ProcessParts(
             os.getpid(),

@@ -46,7 +46,7 @@ from nova_nodb_scheduler.nova_adapter.compute_nodes.transfer import (
     table_retirement,
     transfer_refusals,
 )
-from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
+from nova_nodb_scheduler.nova_adapter.reporting import nova_tables, table_tripwire
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.records import publisher
 from nova_nodb_scheduler.wire import codec
@@ -744,16 +744,25 @@ def highest_id(context: Any) -> int:
 
     :raises TableMissing: there is no table of compute nodes, or there are two
     """
-    highest = table_retirement.CellTable(context).given_id()
-    there = set(sa.inspect(main_db.get_engine(context=context)).get_table_names())
-    for table, column in _ID_COLUMNS:
-        if column not in models.BASE.metadata.tables[table].c:
-            continue
-        for source in {table, f"shadow_{table}"} & there:
-            held: sa.ColumnElement[int] = sa.column(column)
-            query = sa.select(sa.func.max(held).label("id")).select_from(sa.table(source))
-            [found] = nova_tables.select_main(context, query)
-            highest = max(highest, int(found["id"] or 0))
+    return max(table_retirement.CellTable(context).given_id(), highest_named_id(context))
+
+
+def highest_named_id(context: Any) -> int:
+    """Return the highest id of a compute node that rows of a cell's database name, 0 of none.
+
+    Where the table of compute nodes is away no statement names it.
+    """
+    highest = 0
+    with table_tripwire.own_statements():
+        there = set(sa.inspect(main_db.get_engine(context=context)).get_table_names())
+        for table, column in _ID_COLUMNS:
+            if column not in models.BASE.metadata.tables[table].c:
+                continue
+            for source in {table, f"shadow_{table}"} & there:
+                held: sa.ColumnElement[int] = sa.column(column)
+                query = sa.select(sa.func.max(held).label("id")).select_from(sa.table(source))
+                [found] = nova_tables.select_main(context, query)
+                highest = max(highest, int(found["id"] or 0))
     return highest
 
 

@@ -32,7 +32,7 @@ from nova.db.main import api as main_db
 from nova.db.main import models
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows
+from nova_nodb_scheduler.nova_adapter.compute_nodes import node_rows, row_archive
 from nova_nodb_scheduler.nova_adapter.reporting import table_tripwire
 
 NAME = "compute_nodes"
@@ -282,6 +282,8 @@ class CellTable:
         for some in _batches(missing):
             with self._changing() as connection:
                 table = _standing(connection)
+                # An archiving that was killed, or that a file is older than, left them there.
+                row_archive.take_back(connection, some)
                 connection.execute(sa.insert(table), [wanted[number] for number in some])
         return len(missing)
 

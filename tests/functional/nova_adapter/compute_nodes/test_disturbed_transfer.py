@@ -75,6 +75,14 @@ class Disturbance(transfer_case.TransferCase):
         self.assertEqual((MIRROR, THERE), (state.mode, state.place))
         self.assertEqual(table_retirement.NOVAS_KEY, state.key)
 
+    def assert_archived_once(self) -> None:
+        """Have Nova's own archiving take the deleted rows that are in the table."""
+        main_db.archive_deleted_rows(self.context, max_rows=100)
+        self.assertEqual({0}, {each["deleted"] for each in self.rows()})
+        with nova_table.engine().begin() as connection:
+            query = sa.text("SELECT id FROM shadow_compute_nodes ORDER BY id")
+            self.assertEqual([3, 5], list(connection.execute(query).scalars()))
+
     # -- a back end that lost its records ------------------------------------------------
 
     def test_rows_out_of_a_file_come_whole_wherever_that_is_killed(self) -> None:
@@ -128,6 +136,18 @@ class Disturbance(transfer_case.TransferCase):
         ):
             self.back(lost=self.lost(file)).go()
         self.assertEqual(before, self.dump())
+
+    def test_rows_of_a_file_that_were_archived_since_can_be_archived_again(self) -> None:
+        self.populate()
+        before = self.rows()
+        self.there().go()
+        file = self.file()
+        assert self.ours.archive is not None
+        self.assertEqual(1, self.ours.archive.archive(self.context, None, None))
+        self.ours.synchronizer.reset()
+        self.back(lost=self.lost(file)).go()
+        self.assert_back(before)
+        self.assert_archived_once()
 
     def test_records_of_a_newer_release_are_named_before_the_way_there(self) -> None:
         self.populate()
@@ -271,6 +291,25 @@ class Disturbance(transfer_case.TransferCase):
         given = [*self.transfer.counting(self.context, cloud.CELL1)]
         self.assertIs(RETIRED, self.state().mode)
         self.assertEqual(before, [node_rows.to_state(each) for each in given])
+
+    def test_an_archiving_that_was_killed_keeps_nobody_from_archiving_what_came_back(self) -> None:
+        self.populate()
+        before = self.rows()
+        self.there().go()
+        archive = self.ours.archive
+        assert archive is not None
+        write = self.synchronizer.write
+
+        def die_before(_writes: Any) -> Any:
+            self.synchronizer.write = write  # type: ignore[method-assign]
+            raise Killed
+
+        self.synchronizer.write = die_before  # type: ignore[method-assign]
+        with self.assertRaises(Killed):
+            archive.archive(self.context, None, None)
+        self.back().go()
+        self.assert_back(before)
+        self.assert_archived_once()
 
     # -- rows that are odd --------------------------------------------------------------------
 

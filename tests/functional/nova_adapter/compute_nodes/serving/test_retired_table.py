@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import sqlite3
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -169,6 +171,42 @@ class TwoProcessesTest(served_cloud.ServedCloud):
         self.assertEqual(first.id + 1, self.node("h2").id)
         with self.assertRaises(exception.DuplicateRecord):
             self.node("h1")
+
+
+class RestoredBackEndTest(served_cloud.ServedCloud):
+    def test_an_id_that_devices_name_is_given_to_no_other_behind_a_backup_of_before(self) -> None:
+        self.node("h1")
+        kept = sqlite3.connect(":memory:")
+        self.addCleanup(kept.close)
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            connection.backup(kept)
+        newer = [self.node(host) for host in ("h2", "h3")]
+        for node in newer:
+            self.device(node)
+        # All services are stopped, and begin again behind the restore.
+        self.serving.close()
+        self.synchronizer.close()
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            kept.backup(connection)
+        other = self.another_process()
+        other.install()
+        with self.unnamed():
+            self.assertEqual(["h1"], self.hosts())
+            made = [self.node(host) for host in ("h4", "h5")]
+        self.assertEqual([newer[-1].id + number for number in (1, 2)], [each.id for each in made])
+
+    def device(self, node: Any) -> None:
+        values = {
+            "compute_node_id": node.id,
+            "address": "a",
+            "vendor_id": "v",
+            "product_id": "p",
+            "dev_type": "t",
+            "label": "l",
+            "status": "available",
+            "request_id": None,
+        }
+        main_db.pci_device_update(self.context(cloud.CELL1), node.id, "a", values)
 
 
 class BackEndDownTest(served_cloud.ServedCloud):

@@ -124,6 +124,8 @@ class QueueEndpointTest(testtools.TestCase):
             ({"state": "asleep"}, "state"),
             ({"project": 7}, "project"),
             ({"marker": "x"}, "marker"),
+            ({"marker": "nan r0"}, "marker"),
+            ({"marker": "inf r0"}, "marker"),
             ({"limit": "many"}, "limit"),
         ):
             error = self.assertRaises(errors.InvalidArgument, self.client.list_pending, {}, **query)
@@ -202,6 +204,12 @@ class QueueEndpointTest(testtools.TestCase):
             self.assertIn("follow", str(error))
         self.cloud.proof_age_seconds = 3600.0
         self.assertRaises(errors.BackendUnavailable, self.client.drain_pending, {})
+
+    def test_a_marker_behind_all_time_does_not_end_a_drain_that_did_nothing(self):
+        self.parked("a")
+        for marker in ("nan a", "inf a"):
+            self.assertRaises(errors.InvalidArgument, self.client.drain_pending, {}, marker=marker)
+        self.assertEqual([], self.cloud.conductors.told)
 
     def test_the_queue_is_drained_page_by_page(self):
         for number in range(5):
