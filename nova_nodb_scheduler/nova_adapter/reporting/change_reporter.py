@@ -163,6 +163,8 @@ class ChangeReporter:
     _pid: int | None = attrs.field(init=False, default=None)
     _since: float | None = attrs.field(init=False, default=None)
     _opened: bool = attrs.field(init=False, default=False)
+    #: Whether the end published all there was, and no beat tells of what is marked since.
+    _has_left: bool = attrs.field(init=False, default=False)
     _last_error: str | None = attrs.field(init=False, default=None)
     #: Scopes of which names were forgotten, and the back end's time of it.
     _lost: dict[str, float] = attrs.field(init=False, factory=dict)
@@ -333,10 +335,10 @@ class ChangeReporter:
         if self.standstills is not None:
             self.standstills.stop()
         # What was marked since its thread looked last; then what was marked until this one did.
-        if not thread.is_alive() and len(self._dirty):
+        if self._is_left_unsaid(thread, deadline):
             self._leave()
         self._pid = None
-        if not thread.is_alive() and len(self._dirty) and self._thread is None:
+        if self._is_left_unsaid(thread, deadline) and self._thread is None:
             self._leave()
         left = len(self._dirty)
         if thread.is_alive() or left:
@@ -347,6 +349,11 @@ class ChangeReporter:
             )
         elif self._clock() < deadline:
             LOG.debug("The reporter published everything and left.")
+
+    def _is_left_unsaid(self, thread: threading.Thread, deadline: float) -> bool:
+        """Say whether something waits of which no beat tells, and there is time to publish it."""
+        is_unsaid = not thread.is_alive() and self._has_left and len(self._dirty) > 0
+        return is_unsaid and self._clock() < deadline
 
     def flush(self) -> int:
         """Publish all that is dirty now; returns the highest version written so far.
@@ -680,21 +687,21 @@ class ChangeReporter:
         looked whether there is some once the beat is gone, and what cannot be published then
         has the beat said again. Left behind, a beat falls silent, and its cells are swept.
         """
-        has_left = False
+        self._has_left = False
         try:
             with self._flush_lock:
                 for _ in range(_LAST_LOOKS):
                     if not self._flush_last():
                         break
                     self._take_beat_away()
-                    has_left = True
+                    self._has_left = True
                     if not len(self._dirty):
                         break
         except errors.NodbError as error:
             LOG.warning("The reporter could not leave in order: %(error)s", {"error": error})
         except Exception:
             LOG.exception("The reporter could not leave in order.")
-        if has_left and len(self._dirty):
+        if self._has_left and len(self._dirty):
             self._come_back()
 
     def _flush_last(self) -> bool:
@@ -719,6 +726,7 @@ class ChangeReporter:
             with self._flush_lock:
                 self._last_beat = float("-inf")
                 self._send_beat()
+            self._has_left = False
         except Exception:
             LOG.exception(
                 "Nobody knows that %(left)d changed records are not published; run "

@@ -188,7 +188,7 @@ class ChosenTrees:
     #: Trees that Placement compared as it wrote, and that were the same.
     shown: int = attrs.field(init=False, default=0)
     #: Trees that were read because their records cannot be.
-    unreadable: int = attrs.field(init=False, default=0)
+    read_anew: int = attrs.field(init=False, default=0)
 
     def condition(
         self, roots: Iterable[str], planned_on: snapshot_module.Snapshot
@@ -314,7 +314,7 @@ class ChosenTrees:
         """
         self.asked += len(roots)
         if unread:
-            self.unreadable += len(unread)
+            self.read_anew += len(unread)
             LOG.warning(
                 "The records of %(count)d chosen hosts' provider trees cannot be read; they are "
                 "read from Placement before anything is written there. For example %(example)s.",

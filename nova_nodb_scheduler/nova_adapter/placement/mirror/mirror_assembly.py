@@ -138,7 +138,7 @@ class SchedulerMirror:
             "chosen_compared": float(self.chosen.asked),
             "chosen_changed": float(self.chosen.changed),
             "chosen_shown": float(self.chosen.shown),
-            "chosen_unreadable": float(self.chosen.unreadable),
+            "chosen_unreadable": float(self.chosen.read_anew),
         }
         age_seconds = self.mirror.age_seconds(self._snapshot())
         return found if age_seconds is None else {**found, "age_seconds": age_seconds}

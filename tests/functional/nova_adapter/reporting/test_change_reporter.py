@@ -592,7 +592,9 @@ class LifeTest(ReporterCase):
     def test_what_cannot_be_published_behind_the_last_beat_has_it_said_again(self) -> None:
         def write_and_fail() -> None:
             self.compute_node(cloud.CELL1, "h1")
-            patcher = mock.patch.object(made._rows, "publish", side_effect=OSError("database"))
+            patcher = mock.patch.object(
+                made._rows, "publish", autospec=True, side_effect=OSError("database")
+            )
             patcher.start()
             self.addCleanup(patcher.stop)
 

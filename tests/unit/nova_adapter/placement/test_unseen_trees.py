@@ -60,7 +60,7 @@ class UnreadableTest(UnseenCase):
             behind = self.one.chosen.behind([ROOT, OTHER], planned_on)
         self.assertEqual({ROOT}, behind)
         self.assertEqual(self.placement.providers[ROOT].trait, self.trait())
-        self.assertEqual(1, self.one.chosen.unreadable)
+        self.assertEqual(1, self.one.chosen.read_anew)
         self.assertEqual(frozenset(), self.one.chosen.behind([ROOT], self.one.snapshot()))
 
     def test_what_a_newer_release_wrote_is_placements_and_stays(self) -> None:

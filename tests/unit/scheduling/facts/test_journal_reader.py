@@ -136,7 +136,7 @@ class ReaderTest(unittest.TestCase):
             owner = getattr(journal_follower, name)
             with (
                 self.subTest(at),
-                mock.patch.object(owner, method, side_effect=MemoryError),
+                mock.patch.object(owner, method, autospec=True, side_effect=MemoryError),
                 self.assertRaises(MemoryError),
             ):
                 world.look()
