@@ -6,7 +6,8 @@ alternate, and when an evacuation or a live migration is forced to a host. Both 
 Nova's functions for that are wrapped here: a claim among the schedulers comes
 first, is confirmed after Nova's own, and given back if that failed. Before it is
 refused by what the mirror has of the host, or granted because that has nothing of
-it, it is read again. Without an answer of the back end Nova's own goes ahead. What
+it, it is read again. A strict server group's members are, too: other builds went on since
+the request was made, and of a member that is built nothing but its instance tells. Without an answer of the back end Nova's own goes ahead. What
 was written is verified either way: a conductor proves no mirror. A server is forced
 to a host without a request, by a copy of its allocation: what it asks for there is
 made of that.
@@ -189,7 +190,10 @@ class OutsideClaims:
         """
         filters = frozenset() if move.is_forced else self._filters
         views = claim_views.DirectViews(
-            self._synchronizer, move.host, functools.partial(_make_fitted, filters, move.is_forced)
+            self._synchronizer,
+            move.host,
+            functools.partial(_make_fitted, filters, move.is_forced),
+            _JoinedMembers(move.request, self._clock).of,
         )
         own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
         try:
@@ -222,6 +226,50 @@ class OutsideClaims:
             deadline = self._clock() + self._deadline_seconds
             answer = looked_again(own, move.request, wanted, deadline, self._sleep)
         return answer
+
+
+@attrs.define
+class _JoinedMembers:
+    """Reads who is in the group of one claim's request by now, for its looks. One thread."""
+
+    _request: requests.Request
+    _clock: Callable[[], float]
+    _read_at: float = attrs.field(init=False, default=float("-inf"))
+    _members: frozenset[str] = attrs.field(init=False, default=frozenset())
+
+    def of(self, group: requests.Group) -> Collection[str]:
+        """Return members, of a policy that rules hosts out; reads Nova's API database once.
+
+        As nova-compute's own look at the policy does. Without an answer those of the
+        request are all that is known, and that look is left.
+        """
+        judged = ledger_claimer.judged_group(self._request, ledger_claimer.STRICT)
+        if judged is None or judged.policy not in ledger_claimer.STRICT:
+            return ()
+        now = self._clock()
+        if now - self._read_at > _MEMBERS_STAY_SECONDS:
+            self._members, self._read_at = _members_of(judged.uuid), now
+        return self._members
+
+
+def _members_of(group_uuid: str) -> frozenset[str]:
+    try:
+        group = objects.InstanceGroup.get_by_uuid(nova_context.get_admin_context(), group_uuid)
+    except nova_exception.InstanceGroupNotFound:
+        return frozenset()
+    except Exception as error:
+        LOG.warning(
+            "Members of server group %(group)s that joined since the request cannot be read: "
+            "%(error)s",
+            {"group": group_uuid, "error": error},
+        )
+        return frozenset()
+    return frozenset(group.members or ())
+
+
+#: How long members that were read are looked at by: well below the time for which a group's
+#: record has a member that is shown already (``SettlementOptions.grace_seconds``).
+_MEMBERS_STAY_SECONDS = 15.0
 
 
 def _by_what_is_known(answer: chosen_hosts.TakenClaim | chosen_hosts.RefusedClaim) -> bool:
