@@ -327,9 +327,43 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertFalse(self.outside.claimed(move, allocate, back))
         self.assertEqual({}, self.consumers(self.one))
 
+    def test_a_conductor_that_slept_takes_nothing_back(self) -> None:
+        """The server was placed anew meanwhile, with just the same on the same host."""
+        consumer, now = str(uuid.uuid4()), [0.0]
+        amounts = {self.one: {"VCPU": 1}}
+        request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
+        for given in (amounts, None):
+            back = outside_claims.taking_back(
+                self.context, self.admin, consumer, self.one, given, lambda: now[0]
+            )
+            PLAIN(self.context, self.admin, self._spec(), consumer, request, "1.36")
+            now[0] += 61.0
+            back()
+            self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
+    def test_what_another_wrote_between_the_look_and_the_removal_stays(self) -> None:
+        consumer = str(uuid.uuid4())
+        amounts = {self.one: {"VCPU": 1}}
+        request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
+        PLAIN(self.context, self.admin, self._spec(), consumer, request, "1.36")
+        own, client = self.admin.get_allocs_for_consumer, self.admin
+
+        def sleeps(*asked: Any) -> Any:
+            found = own(*asked)
+            # It is placed anew by a write over what stands.
+            written = {**found, "allocations": {self.one: {"resources": {"VCPU": 1}}}}
+            client.put(f"/allocations/{consumer}", written, version="1.28")
+            return found
+
+        for given in (amounts, None):
+            back = outside_claims.taking_back(self.context, client, consumer, self.one, given)
+            with mock.patch.object(client, "get_allocs_for_consumer", sleeps):
+                back()
+            self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
     def test_a_placement_that_takes_nothing_back_ends_no_move(self) -> None:
         class Silent:
-            def remove_provider_tree_from_instance_allocation(self, *_: Any) -> bool:
+            def get_allocs_for_consumer(self, *_: Any) -> Any:
                 raise keystone.ConnectTimeout
 
         back = outside_claims.taking_back(self.context, Silent(), "c", self.one)
