@@ -6,10 +6,11 @@ alternate, and when an evacuation or a live migration is forced to a host. Both 
 Nova's functions for that are wrapped here: a claim among the schedulers comes
 first, is confirmed after Nova's own, and given back if that failed. Before it is
 refused by what the mirror has of the host, or granted because that has nothing of
-it, it is read again. Without an answer of the back end Nova's own goes ahead. What
-was written is verified either way: a conductor proves no mirror. A server is forced
-to a host without a request, by a copy of its allocation: what it asks for there is
-made of that.
+it, it is read again. A strict server group's members are, too: others were built since
+the request was made, of whom the group's record tells no more. Without an answer of
+the back end Nova's own goes ahead. What was written is verified either way: a
+conductor proves no mirror. A server is forced to a host without a request, by a copy
+of its allocation: what it asks for there is made of that.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
-from nova.scheduler.client import report
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import requests
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims, request_conversion
-from nova_nodb_scheduler.nova_adapter.placement.allocations import verification
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    taking_back as taking_back_module,
+)
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    verification,
+)
 from nova_nodb_scheduler.scheduling.namespaces import claim_facts
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.scheduling.reservations import claim_fit
@@ -189,7 +194,10 @@ class OutsideClaims:
         """
         filters = frozenset() if move.is_forced else self._filters
         views = claim_views.DirectViews(
-            self._synchronizer, move.host, functools.partial(_make_fitted, filters, move.is_forced)
+            self._synchronizer,
+            move.host,
+            functools.partial(_make_fitted, filters, move.is_forced),
+            _JoinedMembers(move.request, self._clock).of,
         )
         own = ledger_claimer.LedgerClaimer(self._batches, views, clock=self._clock)
         try:
@@ -222,6 +230,51 @@ class OutsideClaims:
             deadline = self._clock() + self._deadline_seconds
             answer = looked_again(own, move.request, wanted, deadline, self._sleep)
         return answer
+
+
+@attrs.define
+class _JoinedMembers:
+    """Reads who is in the group of one claim's request by now, for its looks. One thread."""
+
+    _request: requests.Request
+    _clock: Callable[[], float]
+    _read_at: float = attrs.field(init=False, default=float("-inf"))
+    _members: frozenset[str] = attrs.field(init=False, default=frozenset())
+
+    def of(self, group: requests.Group) -> Collection[str]:
+        """Return members, of a policy that rules hosts out; reads Nova's API database once.
+
+        As nova-compute's own look at the policy does. Without an answer those of the
+        request are all that is known, and that look is left.
+        """
+        judged = ledger_claimer.judged_group(self._request, ledger_claimer.STRICT)
+        if judged is None or judged.policy not in ledger_claimer.STRICT:
+            return ()
+        now = self._clock()
+        if now - self._read_at > _MEMBERS_STAY_SECONDS:
+            self._members, self._read_at = _members_of(judged.uuid), now
+        return self._members
+
+
+def _members_of(group_uuid: str) -> frozenset[str]:
+    try:
+        group = objects.InstanceGroup.get_by_uuid(nova_context.get_admin_context(), group_uuid)
+    except nova_exception.InstanceGroupNotFound:
+        return frozenset()
+    except Exception as error:
+        LOG.warning(
+            "Members that joined server group %(group)s since the request cannot be read: "
+            "%(error)s",
+            {"group": group_uuid, "error": error},
+            exc_info=True,
+        )
+        return frozenset()
+    return frozenset(group.members or ())
+
+
+#: How long members that were read are looked at by: well below the time for which a group's
+#: record has a member that is shown already (``SettlementOptions.grace_seconds``).
+_MEMBERS_STAY_SECONDS = 15.0
 
 
 def _by_what_is_known(answer: chosen_hosts.TakenClaim | chosen_hosts.RefusedClaim) -> bool:
@@ -407,10 +460,6 @@ def using(claims_here: OutsideClaimer | None) -> Iterator[None]:
 
 _UNSET: Any = object()
 
-#: How long what stood is taken back at once. A conductor waits for an answer, 60 s by default;
-#: of one that waits no more the servers may have been placed anew, with the same on the same host.
-_TAKES_BACK_SECONDS = 30.0
-
 
 @contextlib.contextmanager
 def answered_together(
@@ -432,7 +481,7 @@ def answered_together(
             yield
         return
     together = _AnsweredTogether(claims_here)
-    began = clock()
+    window = taking_back_module.TakeBackWindow.since_now(clock)
     with using(together):
         try:
             yield
@@ -442,7 +491,7 @@ def answered_together(
             # Without a host Nova's own code has deleted it, and did not hear whether Placement
             # was there.
             is_deleted = isinstance(error, nova_exception.NoValidHost)
-            if not is_deleted and clock() < began + _TAKES_BACK_SECONDS:
+            if not is_deleted and window.is_open():
                 together.take_back()
             raise
 
@@ -634,23 +683,28 @@ def taking_back(
     consumer: str,
     host: str,
     amounts: Mapping[str, Mapping[str, int]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], None]:
-    """Return what undoes an allocation.
+    """Return what undoes an allocation that is about to be written, see :mod:`.taking_back`.
 
     Of a server that has anything beside it only what is on the host: shared storage may have
     been its own before.
 
     :param amounts: all of the allocation, by provider; where the server has just that, it goes
         as a whole. Nova's own function leaves what providers give that are not of the host
+    :param clock: monotonic seconds
     """
+    window = taking_back_module.TakeBackWindow.since_now(clock)
+
+    def kept(held: taking_back_module.Held) -> taking_back_module.Held | None:
+        shown = {name: dict(part["resources"]) for name, part in held.items()}
+        if amounts and shown == amounts:
+            return {}
+        return taking_back_module.without_tree(context, client, held, host)
 
     def take_back() -> None:
         try:
-            taken = _emptied(context, client, consumer, amounts) if amounts else None
-            if taken is None:
-                taken = client.remove_provider_tree_from_instance_allocation(
-                    context, consumer, host
-                )
+            taken = taking_back_module.reduce(context, client, consumer, kept, window)
         except (nova_exception.NovaException, keystone.ClientException) as error:
             LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
             taken = False
@@ -662,20 +716,3 @@ def taking_back(
             )
 
     return take_back
-
-
-def _emptied(
-    context: Any, client: Any, consumer: str, amounts: Mapping[str, Mapping[str, int]]
-) -> bool | None:
-    """Remove all that a server has, if it is just that; None if it is not."""
-    found = client.get_allocs_for_consumer(context, consumer)
-    held = {name: dict(part["resources"]) for name, part in found["allocations"].items()}
-    if held != amounts:
-        return None
-    answer = client.put(
-        f"/allocations/{consumer}",
-        {**found, "allocations": {}},
-        version=report.CONSUMER_GENERATION_VERSION,
-        global_request_id=context.global_id,
-    )
-    return bool(answer.status_code == 204)

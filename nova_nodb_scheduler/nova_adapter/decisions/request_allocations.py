@@ -16,6 +16,7 @@ from nova_nodb_scheduler.nova_adapter.claims import outside_claims
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     allocation_writer,
     placement_replies,
+    taking_back,
     verification,
     write_turns,
 )
@@ -87,6 +88,9 @@ class RequestAllocations:
         self._planned_on = planned_on
         self._context = context
         self._spec = spec
+        #: Until when what was written is taken back, by server and host: as of the first write
+        #: there, for what is left of that may be found behind a later one.
+        self._windows: dict[tuple[str, str], taking_back.TakeBackWindow] = {}
         #: Servers whose allocations stand beside others of theirs.
         self._joined: set[str] = set()
         #: Of which it is not known that nothing is left of them.
@@ -114,6 +118,9 @@ class RequestAllocations:
         """
         # Another host's would be added to it.
         self.end_left(deadline)
+        window = self._writer.window()
+        for each in wanted:
+            self._windows.setdefault((each.consumer, each.chosen.uuid), window)
         roots = {each.chosen.uuid for each in wanted}
         condition = self._condition(wanted)
         if condition is not None:
@@ -140,8 +147,7 @@ class RequestAllocations:
                     self._doubt(unknown)
                     for each in unknown:
                         self._tell(each)
-                    servers = [self._server(each) for each in unknown]
-                    self._keep_left(unknown, self._writer.undo(servers, deadline, unsure=True))
+                    self._keep_left(unknown, self._undo(unknown, deadline, unsure=True))
             raise
         refused = [
             each.chosen.uuid
@@ -160,13 +166,12 @@ class RequestAllocations:
         """
         # Until it is known, should a green thread be killed meanwhile.
         self._left.update((each.consumer, each) for each in wanted)
-        new = [self._server(each) for each in wanted if each.consumer not in self._joined]
-        left = list(self._writer.undo(new, deadline)) if new else []
+        new = [each for each in wanted if each.consumer not in self._joined]
+        left = list(self._undo(new, deadline))
         left += [
             each.consumer
             for each in wanted
-            if each.consumer in self._joined
-            and not (self._writer.takes_back(deadline) and self._removed(each))
+            if each.consumer in self._joined and not self._removed(each)
         ]
         for consumer in left:
             LOG.error(
@@ -197,14 +202,14 @@ class RequestAllocations:
         if not self._left:
             return
         wanted = list(self._left.values())
-        new = [self._server(each) for each in wanted if each.consumer not in self._joined]
-        left = {*self._writer.undo(new, deadline, unsure=True)}
+        new = [each for each in wanted if each.consumer not in self._joined]
+        left = {*self._undo(new, deadline, unsure=True)}
         for each in wanted:
             if each.consumer in self._joined:
                 removed = functools.partial(self._removed, each)
-                if not (
-                    self._writer.takes_back(deadline) and self._writer.patiently(removed, deadline)
-                ):
+                # Behind the window each try is refused.
+                is_own = self._window(each).is_open()
+                if not (is_own and self._writer.patiently(removed, deadline)):
                     left.add(each.consumer)
         self._keep_left(wanted, left)
         for consumer in sorted(left):
@@ -334,12 +339,11 @@ class RequestAllocations:
             wanted.consumer,
             self._server(wanted).amounts,
             request_id=getattr(self._context, "global_id", None),
+            window=self._window(wanted),
         )
         if verifier.stands(written):
             return outcome
-        withdrawn = verification.Withdrawal.UNKNOWN
-        if self._writer.takes_back(deadline):
-            withdrawn = verifier.withdraw(written)
+        withdrawn = verifier.withdraw(written)
         if withdrawn is verification.Withdrawal.NOT_OURS:
             return outcome
         if withdrawn is verification.Withdrawal.UNKNOWN:
@@ -355,16 +359,15 @@ class RequestAllocations:
     def _removed(self, wanted: chosen_hosts.WantedClaim) -> bool:
         """Take a server's allocations on the chosen host away; False if that failed."""
         client = self._client()
-        try:
-            held = client.get_allocs_for_consumer(self._context, wanted.consumer)["allocations"]
+
+        def kept(held: taking_back.Held) -> taking_back.Held | None:
             if held.keys().isdisjoint(wanted.chosen.allocation_requests[0]["allocations"]):
-                # Nova's own calls that a failure where the server has nothing at all.
-                return True
-            return bool(
-                client.remove_provider_tree_from_instance_allocation(
-                    self._context, wanted.consumer, wanted.chosen.uuid
-                )
-            )
+                return None
+            return taking_back.without_tree(self._context, client, held, wanted.chosen.uuid)
+
+        try:
+            window = self._window(wanted)
+            return taking_back.reduce(self._context, client, wanted.consumer, kept, window)
         except (nova_exception.NovaException, keystone.ClientException) as error:
             LOG.warning("Placement did not take an allocation back: %(error)s", {"error": error})
             return False
@@ -406,7 +409,7 @@ class RequestAllocations:
         if isinstance(outcome, placement_replies.UnknownOutcome):
             self._doubt([wanted])
             self._tell(wanted)
-            left = self._writer.undo([self._server(wanted)], deadline, unsure=True)
+            left = self._undo([wanted], deadline, unsure=True)
             self._keep_left([wanted], left)
             return placing.AllocationResult.GIVEN_UP
         return (
@@ -435,7 +438,7 @@ class RequestAllocations:
         back where it is just what was sent.
         """
         for each in late:
-            left = self._writer.undo([self._server(each)], deadline, unsure=True)
+            left = self._undo([each], deadline, unsure=True)
             if left:
                 self._keep_left([each], left)
                 return placing.AllocationResult.GIVEN_UP
@@ -480,6 +483,24 @@ class RequestAllocations:
             self._misjudged.add(wanted.chosen.uuid)
         self._hint([wanted.chosen.uuid])
         return placing.AllocationResult.JOINED if claimed else placing.AllocationResult.NEXT_HOST
+
+    def _undo(
+        self,
+        wanted: Sequence[chosen_hosts.WantedClaim],
+        deadline: float,
+        *,
+        unsure: bool = False,
+    ) -> Collection[str]:
+        """Remove what was written for new servers; see :meth:`AllocationWriter.undo`."""
+        if not wanted:
+            return ()
+        servers = [self._server(each) for each in wanted]
+        window = min(map(self._window, wanted), key=lambda each: each.ends_at)
+        return self._writer.undo(servers, deadline, unsure=unsure, window=window)
+
+    def _window(self, wanted: chosen_hosts.WantedClaim) -> taking_back.TakeBackWindow:
+        """Return until when a server's allocation on its host is taken back."""
+        return self._windows.get((wanted.consumer, wanted.chosen.uuid)) or self._writer.window()
 
     def _doubt(self, wanted: Sequence[chosen_hosts.WantedClaim]) -> None:
         """Note that an answer was lost: it may be written when nobody looks any more."""

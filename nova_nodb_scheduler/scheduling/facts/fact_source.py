@@ -276,7 +276,9 @@ class FactSource(Whereabouts):
         uncounted = self._reported.uncounted(uuid, self._claims.version_of(uuid) or 0)
         record_name = _name(known_namespaces.CLAIM_RECORDS.name, uuid)
         try:
-            found = claim_facts.unreported_usage(claims, allocations, uncounted)
+            found = claim_facts.unreported_usage(
+                claims, allocations, uncounted, self._reported.gave_its_old(allocations)
+            )
             amounts = (*found.used.values(), *_numbers_of_share(found.share), found.devices)
             absurd = max(amounts) > _MOST_CLAIMED or min(amounts) < -_MOST_CLAIMED
         except (AttributeError, TypeError, ValueError) as error:

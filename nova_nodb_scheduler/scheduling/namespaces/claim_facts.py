@@ -22,6 +22,10 @@ Resources = Mapping[str, int]
 #: and the node's record does not count yet.
 Uncounted = Callable[[str, model.HeldClaim], model.NodeShare]
 
+#: Says whether a provider shows the migration that a consumer gave its allocation to: what it
+#: shows by the consumer's own uuid was written after that then.
+GaveItsOld = Callable[[str], bool]
+
 _NO_SHARE = model.NodeShare()
 
 
@@ -63,11 +67,13 @@ def unreported_usage(
     claims: Mapping[str, model.HeldClaim],
     reported: Mapping[str, Resources],
     uncounted: Uncounted,
+    gave_its_old: GaveItsOld,
 ) -> UnreportedUsage:
     """Return what claims add to a host.
 
     :param claims: by consumer, pending ones included, whatever their lease
     :param reported: the provider's allocations by consumer
+    :param gave_its_old: by the same allocations
     """
     used: dict[str, int] = {}
     fitted: dict[str, Mapping[str, Any]] = {}
@@ -77,9 +83,11 @@ def unreported_usage(
         more = held.resources
         if consumer in reported:
             shown = reported[consumer]
-            is_written = held.state is model.ClaimState.CONFIRMED or not stays(held.node)
-            if is_written:
+            # First what costs no call: nearly all come.
+            if held.node.instances:
                 more = {} if shown == more else beyond(more, held.node, shown)
+            elif held.state is model.ClaimState.CONFIRMED or not stays(held.node):
+                more = beyond(more, held.node, shown, gave_its_old=gave_its_old(consumer))
         for name, amount in more.items():
             used[name] = used[name] + amount if name in used else amount
         share = uncounted(consumer, held)
@@ -95,18 +103,30 @@ def unreported_usage(
     return UnreportedUsage(used, left, fitted, devices)
 
 
-def beyond(claimed: Resources, node: model.NodeShare, reported: Resources) -> dict[str, int]:
+def beyond(
+    claimed: Resources,
+    node: model.NodeShare,
+    reported: Resources,
+    *,
+    gave_its_old: bool = False,
+) -> dict[str, int]:
     """Return what a claim holds beyond what its consumer is reported with, by class.
 
     Of a server that is on the node already, whose old allocation goes to its
     migration, another amount reported, a smaller or a greater one, is the old one until
-    the mirror followed: old and new are both used then. An equal one is the new one once
-    that is written; whoever asks of a claim before that is not to ask this.
+    the mirror followed: old and new are both used then. An equal one tells nothing: it is
+    resized there to other devices, or to as much of its root's as it had. Only that its
+    migration is reported beside it does; whoever asks of a claim before that is written is
+    not to ask this.
+
+    :param gave_its_old: see :data:`GaveItsOld`
     """
     if not reported:
         return dict(claimed)
     if stays(node):
-        is_old = any(amount != reported.get(name, 0) for name, amount in claimed.items())
+        is_old = not gave_its_old or any(
+            amount != reported.get(name, 0) for name, amount in claimed.items()
+        )
         return dict(claimed) if is_old else {}
     return {
         name: amount - reported.get(name, 0)

@@ -88,8 +88,13 @@ def unreported_usage_of(
         return claim_facts.NOTHING
     provider = snapshot.namespace(known_namespaces.PROVIDERS.name).get(uuid)
     allocations = {} if provider is None else provider.state.get("allocations") or {}
-    uncounted = reported_usage.ReportedUsage(snapshot).uncounted(uuid, record.version)
-    return claim_facts.unreported_usage(found.claims, allocations, uncounted)
+    reported = reported_usage.ReportedUsage(snapshot)
+    return claim_facts.unreported_usage(
+        found.claims,
+        allocations,
+        reported.uncounted(uuid, record.version),
+        reported.gave_its_old(allocations),
+    )
 
 
 def fits_anything(uuid: str, wanted: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -132,7 +137,9 @@ class _Fitting:
         others = {name: held for name, held in record.claims.items() if name != claim.consumer}
         allocations = self._allocations(claim.host)
         uncounted = self._reported.uncounted(claim.host, _NOT_WRITTEN)
-        unreported = claim_facts.unreported_usage(others, allocations, uncounted)
+        unreported = claim_facts.unreported_usage(
+            others, allocations, uncounted, self._reported.gave_its_old(allocations)
+        )
         return (
             self._has_capacity(claim, allocations, unreported)
             and self._is_within_bounds(claim, unreported.share)

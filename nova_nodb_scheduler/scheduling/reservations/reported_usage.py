@@ -27,6 +27,9 @@ _MOVES = frozenset(("migration", "resize", "evacuation"))
 #: Statuses before the destination's nova-compute took the move up.
 _NOT_TAKEN_UP = frozenset(("accepted", "queued", "preparing"))
 
+#: Moves that may end on the host where they begin.
+_RESIZES = frozenset(("migration", "resize"))
+
 _COUNTED = model.NodeShare()
 
 
@@ -94,6 +97,23 @@ class ReportedUsage:
             return share
 
         return left
+
+    def gave_its_old(self, allocations: Mapping[str, Any]) -> claim_facts.GaveItsOld:
+        """Return what tells of whom a provider shows the migration that has its old allocation.
+
+        Of a resize alone: a live migration that was given up may keep one for good.
+
+        :param allocations: the provider's, by consumer
+        """
+
+        def gave(consumer: str) -> bool:
+            return any(
+                key.partition("@")[0] in allocations
+                and not _RESIZES.isdisjoint(self._migrations.texts(key, "migration_type") or ())
+                for key in self._migrations.lookup("instance", consumer)
+            )
+
+        return gave
 
     def counted(
         self, uuid: str, consumer: str, share: model.NodeShare, confirmed_by: int | None = None

@@ -126,6 +126,8 @@ class DirectViews:
     :param host: the node's uuid
     :param make_fitted: of a snapshot that holds the host, what tells whether
         NUMA cells and PCI devices are left there
+    :param joined: names members of a group beside those that the request knows: it may be
+        older than members of which the group's record has nothing any more
     """
 
     def __init__(
@@ -133,10 +135,12 @@ class DirectViews:
         synchronizer: contract.Synchronizer,
         host: str,
         make_fitted: Callable[[snapshot_module.Snapshot], claim_fit.Fitted],
+        joined: Callable[[requests.Group], Collection[str]] = lambda group: (),
     ) -> None:
         self._synchronizer = synchronizer
         self._host = host
         self._make_fitted = make_fitted
+        self._joined = joined
         self._store = host_state_store.HostStateStore(_DECLARED, codec.decode_state)
 
     def view(self, request: requests.Request) -> ledger_claimer.ClaimView | None:
@@ -155,8 +159,12 @@ class DirectViews:
     def members(self, group: requests.Group) -> group_rules.Known:
         """Read where a group's members stand.
 
+        Who they are is asked behind the view: of one that joined later the group's record is
+        changed behind it, too.
+
         :raises BackendUnavailable: they cannot be read
         """
+        group = attrs.evolve(group, members=group.members.union(self._joined(group)))
         keys = [
             records.RecordKey(known_namespaces.INSTANCES.name, f"{member}@{cell}")
             for cell in self._cells()

@@ -78,11 +78,9 @@ class SettlementEvidence:
 
     def is_allocated(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
         """Say whether the host's provider shows a consumer with what it claims."""
-        record = self._providers.get(host)
-        if record is None:
-            return False
-        allocated = (record.state.get("allocations") or {}).get(consumer, {})
-        return bool(allocated) and not claim_facts.beyond(held.resources, held.node, allocated)
+        allocations = allocated_on(self._snapshot, host)
+        gave = claim_facts.stays(held.node) and self._shown.gave_its_old(allocations)(consumer)
+        return _has(allocations.get(consumer, {}), held, gave_its_old=gave)
 
     def counts(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
         """Say whether a claim counts for something that others' records do not count."""
@@ -131,7 +129,8 @@ class SettlementEvidence:
             # Early in an epoch it may be published yet, and counts nobody then who is still to
             # be built. Removed for good nobody chooses it.
             return bool(allocated) and not self._stays_elsewhere(host, consumer, since)
-        if allocated and not claim_facts.beyond(held.resources, held.node, allocated):
+        # What is allocated now is not what it had before the claim.
+        if _has(allocated, held, gave_its_old=True):
             # Of a move on its own host that is over; or left behind, as by an evacuation.
             is_over = claim_facts.stays(held.node) and not self._is_on_its_way(consumer, since)
             is_over = is_over or self._stays_elsewhere(host, consumer, since)
@@ -145,6 +144,7 @@ class SettlementEvidence:
                     self.is_allocated(host, consumer, held)
                     and (is_over or self._is_taken_up(host, consumer, held))
                 )
+                or (is_over and self._is_shown_after_all(host, consumer, held))
             )
         if not self._rests(consumer, since) and (
             self._moves_to(host, consumer)
@@ -173,6 +173,19 @@ class SettlementEvidence:
             and self._is_built(host, consumer)
         )
 
+    def _is_shown_after_all(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
+        """Say whether a provider shows as much as a server claimed that was resized there.
+
+        Its migration is gone, and tells no more whether that is what it had before. Nor need
+        it, once the move is over by a newer record of the server. One whose task came and
+        went before it was published has none: then the mirror is to have come further.
+        """
+        shown = allocated_on(self._snapshot, host).get(consumer, {})
+        since = held.confirmed_by or 0
+        return _has(shown, held, gave_its_old=True) and (
+            self._rests(consumer, since) or (self._providers.version_of(host) or 0) > since
+        )
+
     def _is_built(self, host: str, consumer: str) -> bool:
         """Say whether a server is on a host, and a compute service holds all of its room."""
         return any(
@@ -195,8 +208,9 @@ class SettlementEvidence:
             self._migrations.indexed(key, "source") == place for key in moves
         ):
             return False
+        shown = allocated_on(self._snapshot, host)
         return not any(
-            self.is_allocated(host, name, held)
+            _has(shown.get(name, {}), held, gave_its_old=True)
             for name in (consumer, *(key.partition("@")[0] for key in moves))
         )
 
@@ -300,6 +314,16 @@ class SettlementEvidence:
             or consumer in claims_of(self._snapshot, node)
             for node in nodes
         )
+
+
+def _has(allocated: Mapping[str, int], held: model.HeldClaim, *, gave_its_old: bool) -> bool:
+    """Say whether an allocation has all that a claim holds.
+
+    :param gave_its_old: see :data:`claim_facts.GaveItsOld`
+    """
+    return bool(allocated) and not claim_facts.beyond(
+        held.resources, held.node, allocated, gave_its_old=gave_its_old
+    )
 
 
 def fully_allocated(snapshot: snapshot_module.Snapshot, host: str) -> set[str]:

@@ -38,6 +38,7 @@ from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     placement_calls,
     placement_replies,
     shared_calls,
+    taking_back,
     write_turns,
 )
 
@@ -71,12 +72,14 @@ class ReadBack:
     """Reads back what Placement has for one request's servers, in the request's thread.
 
     :param deadline: on the clock of the pauses
+    :param window: until when what is written for them is removed again
     """
 
     posts: placement_calls.AllocationCalls
     pauses: Pauses
     deadline: float
     request_id: str | None
+    window: taking_back.TakeBackWindow
 
     def pause(self, attempt: int) -> bool:
         return self.pauses.pause(attempt, self.deadline)
@@ -121,13 +124,16 @@ def undo(
 ) -> Collection[str]:
     """Remove allocations, all in one call; see :meth:`AllocationWriter.undo`.
 
-    The consumer's generation is the guard: what another wrote since stays.
+    The consumer's generation is the guard: what another wrote since stays. And the window,
+    see :mod:`.taking_back`.
     """
     # A consumer that was just made is at generation 1.
     asked = list(servers)
     left = reading.equal(asked) if unsure else dict.fromkeys(asked, 1)
     attempt = 0
     while left:
+        if not reading.window.is_open():
+            break
         reply = posts.empty(left.items(), reading.request_id)
         if isinstance(reply, placement_replies.DoneReply):
             return ()
@@ -154,10 +160,6 @@ def _still(servers: Iterable[placement_replies.NewServer]) -> Collection[str]:
 _PATIENCE = 3
 #: For other threads' calls, of a write that begins when its deadline has come.
 _LEAST_PATIENCE_SECONDS = 1.0
-#: Behind the deadline, 30 s by default. A conductor waits for 60 s by default without a sign of
-#: life; where it waits no more the servers may have been placed anew, with the same on the same
-#: host.
-_TAKES_BACK_SECONDS = 15.0
 
 
 @attrs.define(eq=False)
@@ -513,9 +515,14 @@ class AllocationWriter:
         """
         if len({server.consumer for server in servers}) < len(servers):
             raise ValueError("A consumer is named twice in one request; give each server once.")
-        reading = ReadBack(self._posting, self._pauses, deadline, request_id)
+        window = self.window()
+        reading = ReadBack(self._posting, self._pauses, deadline, request_id, window)
         running = AllocationWrite(self._posting, self._batcher, reading, condition)
         return running.write(tuple(servers), divisible=divisible)
+
+    def window(self) -> taking_back.TakeBackWindow:
+        """Return until when what is about to be written is taken back."""
+        return taking_back.TakeBackWindow.since_now(self._pauses.clock)
 
     def patiently(self, done: Callable[[], bool], deadline: float) -> bool:
         """Try something again after pauses until it is done; False past the deadline."""
@@ -526,14 +533,6 @@ class AllocationWriter:
                 return False
         return True
 
-    def takes_back(self, deadline: float) -> bool:
-        """Say whether what was written for a request is its own to remove still.
-
-        What others wrote for its servers since may be just the same: that is judged by the
-        rules for orphans.
-        """
-        return self._pauses.clock() < deadline + _TAKES_BACK_SECONDS
-
     def undo(
         self,
         servers: Sequence[placement_replies.NewServer],
@@ -541,6 +540,7 @@ class AllocationWriter:
         *,
         unsure: bool = False,
         request_id: str | None = None,
+        window: taking_back.TakeBackWindow | None = None,
     ) -> Collection[str]:
         """Remove what was written for servers, where Placement still has exactly that.
 
@@ -548,11 +548,13 @@ class AllocationWriter:
 
         :param unsure: their outcome is Unknown: look before anything is removed, and
             not before another thread's call that may write it yet has ended
+        :param window: of what was written, made before that; None if that is just now
         :return: consumers of which it is not known that this write is gone
         """
-        reading = ReadBack(self._posting, self._pauses, deadline, request_id)
+        window = window or self.window()
+        reading = ReadBack(self._posting, self._pauses, deadline, request_id, window)
         consumers = frozenset(server.consumer for server in servers)
-        if not self.takes_back(deadline):
+        if not window.is_open():
             return consumers
         # Who slept beyond his time may have been given up: what his servers have by now another
         # wrote, and a consumer that was removed and made again counts from 1 as ever.

@@ -33,7 +33,11 @@ import attrs
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 
-from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_replies, write_turns
+from nova_nodb_scheduler.nova_adapter.placement.allocations import (
+    placement_replies,
+    taking_back,
+    write_turns,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -53,10 +57,6 @@ _SECOND_LOOK_SECONDS = 0.25
 _MOST_TRIES = 5
 #: Tries to withdraw then: it may be starting anew, which takes seconds.
 _MOST_WITHDRAWALS = 10
-
-#: Since its write began. A conductor waits for 60 s by default without a sign of life; where it
-#: waits no more the server may have been placed anew, with the same on the same host.
-_TAKES_BACK_SECONDS = 45.0
 
 #: Room for fewer further allocations like the own one is tight: two such writers
 #: may have raced for it.
@@ -86,8 +86,7 @@ class VerifiedAllocation:
     :param repeats: it may be written again after it was withdrawn
     :param is_alone: claims of others are not known: a tight host is looked at twice
     :param request_id: for Placement's log
-    :ivar began_at: when its last write began, monotonic seconds; None where its writer
-        sees to it himself that nothing is withdrawn too late
+    :param window: until when it is withdrawn; None before its write began
     """
 
     consumer: str
@@ -96,7 +95,7 @@ class VerifiedAllocation:
     repeats: bool = True
     is_alone: bool = False
     request_id: str | None = None
-    began_at: float | None = attrs.field(default=None, init=False)
+    window: taking_back.TakeBackWindow | None = None
 
 
 @attrs.frozen
@@ -161,6 +160,10 @@ class NoVerificationMeter:
 
     def allocation_verified(self, result: str) -> None:
         """Forget it."""
+
+
+def _is_own_still(wanted: VerifiedAllocation) -> bool:
+    return wanted.window is None or wanted.window.is_open()
 
 
 def nothing_claimed() -> ClaimedAmounts:
@@ -233,7 +236,7 @@ class AllocationVerifier:
         :raises AllocationUpdateFailed: Nova's own: whether it stands is not known
         """
         with self._turns.within(wanted.amounts.keys()):
-            wanted.began_at = self._clock()
+            wanted.window = taking_back.TakeBackWindow.since_now(self._clock)
             answer = allocate()
         if answer:
             return True
@@ -402,10 +405,7 @@ class AllocationVerifier:
         for attempt in range(1, _MOST_WITHDRAWALS + 1):
             if attempt > 1:
                 self._pause(0.1 * attempt)
-            if (
-                wanted.began_at is not None
-                and self._clock() > wanted.began_at + _TAKES_BACK_SECONDS
-            ):
+            if not _is_own_still(wanted):
                 break
             try:
                 found = self._withdraw(wanted, sent)
@@ -443,6 +443,8 @@ class AllocationVerifier:
             "user_id": body["user_id"],
             "consumer_generation": body["consumer_generation"],
         }
+        if not _is_own_still(wanted):
+            return None
         sent.append(True)
         response = self._client().put(
             url, payload, version=_VERSION, global_request_id=wanted.request_id

@@ -327,9 +327,43 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertFalse(self.outside.claimed(move, allocate, back))
         self.assertEqual({}, self.consumers(self.one))
 
+    def test_a_conductor_that_slept_takes_nothing_back(self) -> None:
+        """The server was placed anew meanwhile, with just the same on the same host."""
+        consumer, now = str(uuid.uuid4()), [0.0]
+        amounts = {self.one: {"VCPU": 1}}
+        request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
+        for given in (amounts, None):
+            back = outside_claims.taking_back(
+                self.context, self.admin, consumer, self.one, given, lambda: now[0]
+            )
+            PLAIN(self.context, self.admin, self._spec(), consumer, request, "1.36")
+            now[0] += 61.0
+            back()
+            self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
+    def test_what_another_wrote_between_the_look_and_the_removal_stays(self) -> None:
+        consumer = str(uuid.uuid4())
+        amounts = {self.one: {"VCPU": 1}}
+        request = {"allocations": {self.one: {"resources": {"VCPU": 1}}}}
+        PLAIN(self.context, self.admin, self._spec(), consumer, request, "1.36")
+        own, client = self.admin.get_allocs_for_consumer, self.admin
+
+        def sleeps(*asked: Any) -> Any:
+            found = own(*asked)
+            # It is placed anew by a write over what stands.
+            written = {**found, "allocations": {self.one: {"resources": {"VCPU": 1}}}}
+            client.put(f"/allocations/{consumer}", written, version="1.28")
+            return found
+
+        for given in (amounts, None):
+            back = outside_claims.taking_back(self.context, client, consumer, self.one, given)
+            with mock.patch.object(client, "get_allocs_for_consumer", sleeps):
+                back()
+            self.assertEqual({consumer: {"VCPU": 1}}, self.consumers(self.one))
+
     def test_a_placement_that_takes_nothing_back_ends_no_move(self) -> None:
         class Silent:
-            def remove_provider_tree_from_instance_allocation(self, *_: Any) -> bool:
+            def get_allocs_for_consumer(self, *_: Any) -> Any:
                 raise keystone.ConnectTimeout
 
         back = outside_claims.taking_back(self.context, Silent(), "c", self.one)
@@ -356,6 +390,55 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
         self.assertFalse(self._go(other, self.one, instance_group=group))
         self.assertEqual({}, self.consumers(self.one))
         self.assertTrue(self._go(other, self.two, instance_group=group))
+
+    def test_a_member_that_was_built_since_the_request_rules_an_alternate_out(self) -> None:
+        """Its place in the group's record is settled, and the request does not name it."""
+        member, other, third = (str(uuid.uuid4()) for _ in range(3))
+        self._stand(member, "h1")
+        for policy, refused, alternate in (
+            ("anti-affinity", self.one, self.two),
+            ("affinity", self.two, self.one),
+        ):
+            now = self._group(policy, member, other, third)
+            asked = objects.InstanceGroup(
+                uuid=now.uuid, policy=policy, members=[other], hosts=[], rules={}
+            )
+            with mock.patch.object(
+                objects.InstanceGroup, "get_by_uuid", wraps=objects.InstanceGroup.get_by_uuid
+            ) as read:
+                self.assertFalse(self._go(other, refused, instance_group=asked), policy)
+                self.assertEqual(1, read.call_count)
+                self.assertTrue(self._go(other, alternate, instance_group=asked), policy)
+                self.assertEqual(2, read.call_count)
+            self.assertEqual({}, self.consumers(refused))
+            self.admin.delete(f"/allocations/{other}")
+            self.outside = self._conductor("next")
+            outside_claims.install(self.outside)
+
+    def test_no_group_is_read_for_a_policy_that_rules_nothing_out(self) -> None:
+        soft = self._group("soft-anti-affinity")
+        with mock.patch.object(objects.InstanceGroup, "get_by_uuid", autospec=True) as read:
+            self.assertTrue(self._go(str(uuid.uuid4()), self.one, instance_group=soft))
+            self.assertTrue(self._go(str(uuid.uuid4()), self.two))
+        read.assert_not_called()
+
+    def test_where_the_group_cannot_be_read_the_request_s_members_are_judged_by(self) -> None:
+        member, other = str(uuid.uuid4()), str(uuid.uuid4())
+        self._stand(member, "h1")
+        group = self._group("anti-affinity", member, other)
+        with mock.patch.object(
+            objects.InstanceGroup, "get_by_uuid", autospec=True, side_effect=db_exception.DBError
+        ):
+            self.assertFalse(self._go(other, self.one, instance_group=group))
+            self.assertTrue(self._go(other, self.two, instance_group=group))
+
+    def _stand(self, server: str, host: str) -> None:
+        """A server is on a host, as its cell's conductor published it."""
+        self._publish(
+            known_namespaces.INSTANCES,
+            f"{server}@{rows.CELL}",
+            {"cell": rows.CELL, "row": {"uuid": server, "host": host, "node": host}},
+        )
 
     def test_a_forced_destination_is_claimed_and_refused_when_it_is_full(self) -> None:
         instance = self._instance()

@@ -26,6 +26,8 @@ from tests.functional.nova_adapter import cloud, placement_cloud
 from tests.functional.nova_adapter.placement import test_verified_allocations
 
 LONG = 30.0
+#: How long a request's end is tried.
+ENDING = 10.0
 
 
 class _Compared(chosen_trees.ChosenTrees):
@@ -193,14 +195,31 @@ class NewServersTest(InDoubtCase):
         wanted = self.wanted(self.host)
         self.write(wanted)
         self.unanswered("post")
-        self.own.remove([wanted], self.now + LONG)
+        self.own.remove([wanted], self.now + ENDING)
         self.assertTrue(self.own.is_in_doubt(wanted))
-        self.assertRaises(exception.AllocationUpdateFailed, self.own.end_left, self.now + LONG)
+        self.assertRaises(exception.AllocationUpdateFailed, self.own.end_left, self.now + ENDING)
         self.assertTrue(self.own.is_in_doubt(wanted))
         self.answered()
         self.own.end_left(self.now + LONG)
         self.assertFalse(self.own.is_in_doubt(wanted))
         self.assertEqual({}, self.usages(self.host))
+
+    def test_what_another_answered_with_while_this_one_slept_is_not_taken_back(self) -> None:
+        """Whatever deadline the end of the request has: it is the write that it counts from."""
+        for moves in (False, True):
+            wanted = self.wanted(self.host, str(uuid.uuid4()), moves=moves)
+            if moves:
+                self.client.faults["put"] = [placement_cloud.AFTER[0]]
+                self.write(wanted)
+            else:
+                self.write(wanted)
+                self.unanswered("post")
+                self.own.remove([wanted], self.now + ENDING)
+                self.answered()
+            self.now += 61.0
+            self.assertRaises(exception.AllocationUpdateFailed, self.own.end_left, self.now + LONG)
+            self.assertEqual({self.host: {"VCPU": 1}}, self.held(wanted.consumer))
+            self.own._left.clear()
 
     def test_what_stays_of_a_write_that_breaks_off_is_in_doubt(self) -> None:
         """Of two servers one is refused; that its host cannot be compared ends the request."""

@@ -66,6 +66,7 @@ class FitsTest(testtools.TestCase):
         self.allocate(x={"VCPU": 1})
         self.assertFalse(self.fits({"x": held(stays, VCPU=2)}, VCPU=2))
 
+        self.hosts.put(MIGRATIONS, f"m-x@{hosts.CELL}", migration("x"))
         self.allocate(**{"x": {"VCPU": 2}, "m-x": {"VCPU": 1}})
         confirmed = held(stays, model.ClaimState.CONFIRMED, VCPU=2)
         self.assertTrue(self.fits({"x": confirmed}, VCPU=1))
@@ -81,6 +82,11 @@ class FitsTest(testtools.TestCase):
             self.allocate(x={"VCPU": before})
             self.assertTrue(self.fits({"x": pending}, VCPU=left), (before, after))
             self.assertFalse(self.fits({"x": pending}, VCPU=left + 1), (before, after))
+            self.hosts.put(MIGRATIONS, f"m-x@{hosts.CELL}", migration("x"))
+            if before == after:
+                # Confirmed, and the mirror behind still.
+                self.assertTrue(self.fits({"x": confirmed}, VCPU=left), (before, after))
+                self.assertFalse(self.fits({"x": confirmed}, VCPU=left + 1), (before, after))
             self.allocate(**{"x": {"VCPU": after}, "m-x": {"VCPU": before}})
             self.assertTrue(self.fits({"x": confirmed}, VCPU=left), (before, after))
             self.assertFalse(self.fits({"x": confirmed}, VCPU=left + 1), (before, after))

@@ -22,6 +22,7 @@ from tests.unit.synchronizer.settlement import settlement_world
 #: Placement's uuid of a host's node, and its service's name.
 HOSTS = {"n1": "h1", "n2": "h2"}
 STAYS = model.NodeShare(vcpus=2, memory_mb=512, disk_gb=1, io_operations=1)
+AS_LARGE = model.NodeShare(vcpus=1, memory_mb=512, disk_gb=1, io_operations=1)
 
 
 class Cloud(settlement_world.World):
@@ -317,12 +318,12 @@ class EndingsTest(testtools.TestCase):
         cloud.mirror()
         cloud.check()
 
-    def begin_on_own_host(self):
+    def begin_on_own_host(self, share=STAYS, vcpus=2):
         """A resize is claimed and allocated; its host takes nothing up yet."""
         cloud = self.cloud
         cloud.migration("x", "", "", "pre-migrating", source="h1")
         cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
-        cloud.claim_on("n1", share=STAYS, vcpus=2)
+        cloud.claim_on("n1", share=share, vcpus=vcpus)
 
     def refuse_on_own_host(self):
         """nova-compute has not got the devices: no node, and no migration, names the host."""
@@ -377,6 +378,103 @@ class EndingsTest(testtools.TestCase):
             cloud.settle(60.0)
             cloud.check()
         self.assertEqual({"x"}, cloud.left())
+
+    def test_resize_on_its_own_host_to_as_much_counts_twice_until_the_mirror_shows_both(self):
+        """Other devices, or what providers below the root give: the root gives as much as before.
+
+        The mirror shows just what is claimed, and it is the migration's by now.
+        """
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        self.begin_on_own_host(AS_LARGE, 1)
+        for _ in range(3):
+            cloud.check()
+            cloud.settle(60.0)
+        self.assertEqual({"x"}, cloud.left())
+        cloud.mirror()
+        cloud.check()
+        cloud.migration("x", source="h1")
+        cloud.report()
+        cloud.check()
+        self.assertEqual((2, 1), cloud.seen("n1"))
+        # Confirmed, as another request counts it before and after the mirror follows.
+        cloud.instance("x", vm_state="active", task_state=None)
+        cloud.migration("x", status=None)
+        del cloud.allocations["m-x", "n1"]
+        cloud.check()
+
+    def test_so_does_one_whose_migration_is_shown_late(self):
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.allocations["m-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n1", share=AS_LARGE)
+        for _ in range(3):
+            cloud.check()
+            cloud.settle(60.0)
+        cloud.instance("x", vm_state="active", task_state="resize_prep")
+        for _ in range(3):
+            cloud.check()
+            cloud.settle(60.0)
+        self.assertEqual({"x"}, cloud.left())
+        cloud.mirror()
+        cloud.check()
+        cloud.migration("x", source="h1")
+        cloud.check()
+        self.assertEqual(2, cloud.seen("n1")[0])
+        cloud.migration("x", status=None)
+        cloud.deallocate("n1", "m-x")
+
+    def test_resize_on_its_own_host_to_as_much_that_fails_leaves_its_room(self):
+        for is_shown in (False, True):
+            cloud = self.cloud = Cloud()
+            cloud.boot("n1")
+            cloud.settle()
+            self.begin_on_own_host(AS_LARGE, 1)
+            if is_shown:
+                cloud.mirror()
+            self.refuse_on_own_host()
+            if is_shown:
+                cloud.mirror()
+            for _ in range(3):
+                cloud.settle(60.0)
+            self.assertEqual(set(), cloud.left(), is_shown)
+            cloud.check_quiet()
+
+    def test_one_of_which_no_record_tells_leaves_its_room_once_the_mirror_follows(self):
+        """Its task came and went before it was published."""
+        cloud = self.cloud
+        cloud.boot("n1")
+        cloud.settle()
+        cloud.claim_on("n1", share=AS_LARGE)
+        for _ in range(3):
+            cloud.settle(60.0)
+        self.assertEqual({"x"}, cloud.left())
+        cloud.mirror()
+        for _ in range(3):
+            cloud.settle(60.0)
+        self.assertEqual(set(), cloud.left())
+
+    def test_a_former_live_migration_s_allocation_does_not_tell_that_the_mirror_followed(self):
+        cloud = self.cloud
+        self.leave_a_migration()
+        cloud.settle(60.0)
+        cloud.allocations["x", "n1"] = {"VCPU": 1}
+        cloud.mirror()
+        cloud.put(
+            settlement_world.known_namespaces.MIGRATIONS,
+            f"m2-x@{hosts.CELL}",
+            claims.migration("x", "", ""),
+        )
+        cloud.allocations["m2-x", "n1"] = cloud.allocations.pop(("x", "n1"))
+        cloud.claim_on("n1", share=AS_LARGE)
+        cloud.check()
+        cloud.mirror()
+        cloud.check()
+        cloud.put(settlement_world.known_namespaces.MIGRATIONS, f"m2-x@{hosts.CELL}", None)
+        cloud.instance("x", vm_state="active", task_state=None)
+        cloud.deallocate("n1", "m2-x")
 
     def leave_a_migration(self):
         """A nova-compute starts that was preparing a live migration: nobody ends that one."""
