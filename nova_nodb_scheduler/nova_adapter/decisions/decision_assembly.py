@@ -93,6 +93,7 @@ class DecisionAssembly:
             confirmed_seconds=2 * options.mirror.bound_seconds,
         )
         self.engine, self.frame_keeper = self._make_engine()
+        quarantine = around.replicator.quarantine
         self._mirror = mirror_assembly.SchedulerMirror(
             around.plugin,
             around.synchronizer,
@@ -101,7 +102,7 @@ class DecisionAssembly:
             around.now_seconds,
             options.mirror,
             wait_for=self._wait_for,
-            unreadable=around.replicator.quarantine.at_this_moment,
+            unreadable=quarantine.at_this_moment,
         )
         self._hints = self._mirror.hints
         #: Placement as this worker has it in memory.
