@@ -102,6 +102,8 @@ class OwnWrites:
     _batch: int = attrs.field(default=200, kw_only=True)
     _gather_seconds: float = attrs.field(default=0.25, kw_only=True)
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    #: Of who publishes: what the first one took, a second one would take off the queue again.
+    _turn: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _wake: threading.Event = attrs.field(init=False, factory=threading.Event)
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
     _calls: collections.deque[_OwnCall] = attrs.field(init=False, factory=collections.deque)
@@ -193,17 +195,20 @@ class OwnWrites:
     def flush(self) -> None:
         """Publish all calls that wait; two requests to the back end for each batch.
 
+        Any thread, one after the other.
+
         :raises BackendUnavailable: what was not published waits on
         """
-        while True:
-            with self._lock:
-                calls = [self._calls[n] for n in range(min(self._batch, len(self._calls)))]
-            if not calls:
-                return
-            self._publish(calls)
-            with self._lock:
-                for _ in calls:
-                    self._calls.popleft()
+        with self._turn:
+            while True:
+                with self._lock:
+                    calls = [self._calls[n] for n in range(min(self._batch, len(self._calls)))]
+                if not calls:
+                    return
+                self._publish(calls)
+                with self._lock:
+                    for _ in calls:
+                        self._calls.popleft()
 
     def _publish(self, calls: Sequence[_OwnCall]) -> None:
         by_provider: dict[str, list[_OwnCall]] = {}

@@ -84,6 +84,30 @@ class InterleavingTest(PlainCase):
         self.assertEqual({ROOT}, self.one.hinted)
         self.assert_seen()
 
+    def test_two_that_publish_at_once_lose_no_call_between_them(self) -> None:
+        self.wrote(self.one)
+        own = self.one.own
+        second = threading.Thread(target=own.flush)
+        publish = own._publisher.publish
+
+        def beside_another(updates: object) -> object:
+            own._publisher.publish = publish
+            second.start()
+            second.join(0.2)
+            report = publish(updates)
+            # Whoever took the same calls would take this one off the queue in their stead.
+            self.wrote(self.one)
+            return report
+
+        own._publisher.publish = beside_another
+        own.flush()
+        second.join()
+        self.assertEqual(0, len(own))
+        self.one.follow()
+        record = self.one.record(ROOT)
+        assert record is not None
+        self.assertEqual(self.servers, len(record["allocations"]))
+
     def test_a_server_that_moves_away_before_it_is_published(self) -> None:
         [server] = self.wrote(self.one)
         self.placement.move(server, OTHER)
