@@ -114,7 +114,7 @@ class RequestAllocations:
             written for the others is removed again
         :raises PlacementUnanswered: a host could not be compared; nothing is written
         :raises BackendUnavailable: the same
-        :raises KeptChanging: the same
+        :raises TreeNotCompared: the same
         """
         # Another host's would be added to it.
         self.end_left(deadline)

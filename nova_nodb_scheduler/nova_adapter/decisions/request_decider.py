@@ -510,7 +510,7 @@ class _Decision:
         except (
             placement_reader.PlacementUnanswered,
             errors.BackendUnavailable,
-            chosen_trees.KeptChanging,
+            chosen_trees.TreeNotCompared,
         ) as error:
             LOG.warning(
                 "A chosen host cannot be compared with Placement: %(error)s", {"error": error}

@@ -77,8 +77,8 @@ _MOST_NOTED = 10_000
 _JITTER_SECONDS = 1.0
 
 
-class KeptChanging(errors.NodbError):
-    """A tree could not be compared, for schedulers wrote to it whenever it was read.
+class TreeNotCompared(errors.NodbError):
+    """Nothing may be decided by what is known of a tree; Placement is asked.
 
     :param root: of the tree
     """
@@ -86,6 +86,10 @@ class KeptChanging(errors.NodbError):
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.root = root
+
+
+class KeptChanging(TreeNotCompared):
+    """A tree could not be compared, for schedulers wrote to it whenever it was read."""
 
     def __str__(self) -> str:
         return (
@@ -94,15 +98,8 @@ class KeptChanging(errors.NodbError):
         )
 
 
-class TreeUnreadable(errors.NodbError):
-    """What is known of a tree nobody here can read, and it is not to be written over.
-
-    :param root: of the tree
-    """
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.root = root
+class TreeUnreadable(TreeNotCompared):
+    """What is known of a tree nobody here can read, and it is not to be written over."""
 
     def __str__(self) -> str:
         return (

@@ -9,9 +9,10 @@ from unittest import mock
 
 from nova import exception, objects
 
-from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.nova_adapter.reporting import state_proof
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.decisions import test_memory_decisions
 
@@ -66,6 +67,18 @@ class HostsLeftOutTest(test_memory_decisions.MemoryDecisionsCase):
         self.hide(known_namespaces.AGGREGATES, aggregate.uuid)
         self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
         self.assertEqual(FROM_PLACEMENT, self.runtime.candidates())
+
+    def test_so_it_does_if_what_a_newer_release_wrote_of_its_provider_cannot_be_read(self):
+        providers = known_namespaces.PROVIDERS
+        name = records.RecordKey(providers.name, self.nodes["h1"].uuid)
+        schema = namespaces.SchemaVersion(providers.schema.major + 1, 0)
+        payload = codec.encode({"of": "a later release"}, schema)
+        revision = self.synchronizer.read([name])[name].revision
+        [written] = self.synchronizer.write([records.Write(name, revision, payload)])
+        self.assertTrue(written.won)
+        self.settle()
+        self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
+        self.assertEqual({"mirror not proved": 1}, self.runtime.candidates())
 
     def test_it_keeps_nobody_from_hosts_that_can_be_read(self):
         self.hide(known_namespaces.COMPUTE_NODES, self.nodes["h1"].uuid)
