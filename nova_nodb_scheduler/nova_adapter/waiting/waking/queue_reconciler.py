@@ -184,7 +184,8 @@ class QueueReconciler:
         state = _state_of(record)
         if state is None or _is_request(key, state):
             return
-        servers = tuple(dict.fromkeys((key, *(_texts(state.get("servers")) or self._named(key)))))
+        named = _texts(state.get("servers")) or parts.servers_of(key)
+        servers = tuple(dict.fromkeys((key, *named)))
         made = parts.made_at(servers)
         in_cells = parts.in_cells([each for each in servers if each not in made])
         if not made and not in_cells:
@@ -208,10 +209,6 @@ class QueueReconciler:
         ended = _ended(key, state, servers, tuple(sent), began or now, deadline)
         text = codec.encode(ended.to_state(), _PENDING.schema, record=str(name))
         self._write(records.Write(name, record.revision, text))
-
-    def _named(self, key: str) -> Collection[str]:
-        parts = self._parts
-        return parts.servers_of(key)
 
     def _write(self, write: records.Write) -> None:
         # Who loses it was overtaken by a record that can be read, or finds this one next time.
