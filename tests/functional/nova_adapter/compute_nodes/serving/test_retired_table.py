@@ -24,6 +24,21 @@ from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.compute_nodes.serving import served_cloud
 
 
+def name_by_device(context: Any, node: Any) -> None:
+    """Have a PCI device name a node."""
+    values = {
+        "compute_node_id": node.id,
+        "address": "a",
+        "vendor_id": "v",
+        "product_id": "p",
+        "dev_type": "t",
+        "label": "l",
+        "status": "available",
+        "request_id": None,
+    }
+    main_db.pci_device_update(context, node.id, "a", values)
+
+
 class CallsTest(served_cloud.ServedCloud):
     def test_a_node_is_created_saved_deleted_and_comes_back_as_it_was(self) -> None:
         with self.unnamed():
@@ -182,7 +197,7 @@ class RestoredBackEndTest(served_cloud.ServedCloud):
             connection.backup(kept)
         newer = [self.node(host) for host in ("h2", "h3")]
         for node in newer:
-            self.device(node)
+            name_by_device(self.context(cloud.CELL1), node)
         # All services are stopped, and begin again behind the restore.
         self.serving.close()
         self.synchronizer.close()
@@ -194,19 +209,6 @@ class RestoredBackEndTest(served_cloud.ServedCloud):
             self.assertEqual(["h1"], self.hosts())
             made = [self.node(host) for host in ("h4", "h5")]
         self.assertEqual([newer[-1].id + number for number in (1, 2)], [each.id for each in made])
-
-    def device(self, node: Any) -> None:
-        values = {
-            "compute_node_id": node.id,
-            "address": "a",
-            "vendor_id": "v",
-            "product_id": "p",
-            "dev_type": "t",
-            "label": "l",
-            "status": "available",
-            "request_id": None,
-        }
-        main_db.pci_device_update(self.context(cloud.CELL1), node.id, "a", values)
 
 
 class BackEndDownTest(served_cloud.ServedCloud):
@@ -276,18 +278,8 @@ class ArchiveTest(served_cloud.ServedCloud):
 
     def test_a_node_that_devices_name_stays(self) -> None:
         gone, free = self.delete("h1", "h2")
-        values = {
-            "compute_node_id": gone.id,
-            "address": "a",
-            "vendor_id": "v",
-            "product_id": "p",
-            "dev_type": "t",
-            "label": "l",
-            "status": "available",
-            "request_id": None,
-        }
         context = self.context(cloud.CELL1)
-        main_db.pci_device_update(context, gone.id, "a", values)
+        name_by_device(context, gone)
         self.assertEqual((1, 1), self.archive())
         self.assertEqual([free.id], [each["id"] for each in self.archived()])
         main_db.pci_device_destroy(context, gone.id, "a")
