@@ -738,7 +738,8 @@ class _Round:
     def compare(self, watched: ledger.Ledger) -> None:
         """Compare records with Nova's databases until they are equal, or for too long.
 
-        Nothing is under way by then: a difference is found, though a sweep may mend it.
+        No request is under way by then, and what nova-compute writes by itself the
+        command tells apart: a difference is found, though a sweep may mend it.
         """
         settings = self._stack.settings
         file = settings.etc / "nova" / "nova-manage" / "nova.conf"
@@ -758,7 +759,11 @@ class _Round:
                 told = str(error)
                 continue
             if answer.returncode == 0:
-                self.say(f"compare is clean after {time.monotonic() - begun:.1f} s")
+                settled = faults_trial.counted(answer.stdout, ("settled",))
+                self.say(
+                    f"compare is clean after {time.monotonic() - begun:.1f} s"
+                    + (f"; just written, and settled: {settled}" if settled else "")
+                )
                 return
             differs = faults_trial.differences(answer.stdout)
             told = differs or answer.stderr[-500:]

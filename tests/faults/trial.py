@@ -5,7 +5,7 @@ import datetime
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -330,6 +330,11 @@ def _reasons(noticed: Mapping[tuple[str, str], float]) -> dict[str, list[str]]:
 
 def differences(output: str) -> str:
     """What ``nova-nodb-manage compare --json`` found, in one line."""
+    return counted(output, ("missed", "stale", "extra"))
+
+
+def counted(output: str, kinds: Collection[str]) -> str:
+    """What ``nova-nodb-manage compare --json`` counted of some kinds, in one line."""
     try:
         found = json.loads(output)
     except json.JSONDecodeError:
@@ -337,9 +342,7 @@ def differences(output: str) -> str:
     told = []
     for scope, tables in found.items():
         for table, comparison in tables.items():
-            counts = {
-                kind: comparison.get(f"{kind}_count", 0) for kind in ("missed", "stale", "extra")
-            }
+            counts = {kind: comparison.get(f"{kind}_count", 0) for kind in kinds}
             if any(counts.values()):
                 told.append(f"{scope[:8]} {table} {counts} {comparison.get('stale_by_field')}")
     return "; ".join(told)

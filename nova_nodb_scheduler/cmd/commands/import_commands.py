@@ -152,7 +152,12 @@ class Compare(_ScopeCommand):
             )
         with reaching.opened(plugin.make_synchronizer) as synchronizer:
             found = {
-                scope: scope_transfer.compare_scope(synchronizer, plugin.scopes, scope)
+                scope: scope_transfer.compare_scope(
+                    synchronizer,
+                    plugin.scopes,
+                    scope,
+                    bound_seconds=float(plugin.options.reporter_bound_seconds),
+                )
                 for scope in scopes
             }
         differing = any(
@@ -170,23 +175,31 @@ class Compare(_ScopeCommand):
         return 1 if differing else 0
 
     def _show(self, found: Mapping[str, Mapping[str, Any]], names: cell_names.CellNames) -> None:
-        every = [comparison for by_table in found.values() for comparison in by_table.values()]
+        every = [
+            (scope, name, comparison)
+            for scope, by_table in found.items()
+            for name, comparison in by_table.items()
+        ]
         counts = {
-            "missed": sum(each.missed_count for each in every),
-            "stale": sum(each.stale_count for each in every),
-            "extra": sum(each.extra_count for each in every),
+            "missed": sum(each.missed_count for *_, each in every),
+            "stale": sum(each.stale_count for *_, each in every),
+            "extra": sum(each.extra_count for *_, each in every),
         }
-        compared = f"{sum(each.compared for each in every)} rows of {len(found)} cells"
+        compared = f"{sum(each.compared for *_, each in every)} rows of {len(found)} cells"
+        settled = sum(each.settled_count for *_, each in every)
         if any(counts.values()):
             told = ", ".join(f"{count} {name}" for name, count in counts.items())
-            self.print_line(f"They differ: {told}, in {compared}. Repeat it before you believe it.")
+            self.print_line(f"They differ: {told}, in {compared}.")
         else:
-            self.print_line(f"They agree, in {compared}.")
+            self.print_line(
+                f"They agree, in {compared}"
+                + (f"; {settled} were being written, and settled." if settled else ".")
+            )
         self.print_table(
             "Records against Nova's tables",
             (
                 *("cell", "namespace", "compared", "missed", "stale", "extra", "refused"),
-                "stale fields",
+                *("settled", "stale fields"),
                 *terminal.wide("uuid"),
             ),
             (
@@ -198,11 +211,20 @@ class Compare(_ScopeCommand):
                     comparison.stale_count,
                     comparison.extra_count,
                     comparison.refused_count,
+                    comparison.settled_count,
                     ", ".join(f"{f} {n}" for f, n in comparison.stale_by_field.items()),
                     scope,
                 )
-                for scope, by_table in found.items()
-                for name, comparison in by_table.items()
+                for scope, name, comparison in every
+            ),
+        )
+        self.print_table(
+            "Of these the first",
+            ("cell", "namespace", "what", "record", "fields"),
+            (
+                (names.shown(scope), name, *row)
+                for scope, name, comparison in every
+                for row in comparison.rows()
             ),
         )
 

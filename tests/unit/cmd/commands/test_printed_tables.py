@@ -10,6 +10,7 @@ import sys
 import uuid
 from unittest import mock
 
+import attrs
 import fixtures
 import testtools
 
@@ -180,6 +181,7 @@ class OtherTablesTest(PrintedCase):
         stale = state_comparer.Comparison(
             9, 1, 2, 0, (), (), (), {"row.vcpus_used": 2, "row.uuid": 1}
         )
+        settled = attrs.evolve(clean, settled_count=1, settled=("just-built",))
         done = [
             results.TransferResult("api", "imported", 6, {}, 0.1),
             results.TransferResult(CELL, "imported", 600_000, {"instances": 500_000}, 61.2),
@@ -204,6 +206,11 @@ class OtherTablesTest(PrintedCase):
                 "They agree, in 7 rows of 1 cells.",
                 import_commands.Compare,
                 lambda p: p._show({CELL: {"instances": clean}}, NAMES),
+            ),
+            (
+                "They agree, in 7 rows of 1 cells; 1 were being written, and settled.",
+                import_commands.Compare,
+                lambda p: p._show({CELL: {"instances": settled}}, NAMES),
             ),
             (
                 "They differ: 1 missed, 2 stale, 0 extra, in 16 rows of 2 cells.",
