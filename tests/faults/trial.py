@@ -20,7 +20,7 @@ SERVED_SECONDS = 180.0
 
 _ACTIVE_SECONDS = 300.0
 _ACCEPTED_SECONDS = 180.0
-_CLEAN_SECONDS = 120.0
+_COMPARED_SECONDS = 120.0
 _SAME_SECONDS = 30.0
 _COMMAND_TIMEOUT_SECONDS = 300.0
 
@@ -250,16 +250,23 @@ class Trial:
         return all(records == held[0] for records in held)
 
     def compare(self) -> bool:
-        """Compare the store with Nova's databases until they are equal, or too long."""
+        """Compare the store with Nova's databases, until the command can.
+
+        All is served from memory by then: a difference is a promise not kept,
+        though a sweep would mend it.
+        """
         begun = time.monotonic()
         told = ""
-        while time.monotonic() < begun + _CLEAN_SECONDS:
+        while time.monotonic() < begun + _COMPARED_SECONDS:
             answer = self.manage("compare", "--json")
             if answer.returncode == 0:
                 self.say(f"compare is clean after {time.monotonic() - begun:.1f} s")
                 return True
-            told = differences(answer.stdout) or answer.stderr[-500:]
+            differs = differences(answer.stdout)
+            told = differs or answer.stderr[-500:]
             self.say(f"compare: {told}")
+            if differs:
+                break
             time.sleep(2.0)
         self.expect(False, f"compare is clean: {told}")
         return False
