@@ -39,6 +39,7 @@ _HEADINGS = (
     "stuck as in stock",
     "left by Nova itself, as in stock",
     "failed otherwise than for want of room",
+    "no valid host, of these while a slot was free throughout",
     "quiet, from memory after",
     "answer p99, longest",
     "call p99, longest",
@@ -130,6 +131,8 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         str(sum(len(outcome.lost) for outcome in outcomes)),
         str(sum(len(outcome.left_by_nova) for outcome in outcomes)),
         _counted(_failures(outcomes)),
+        f"{sum(outcome.ends.get('no valid host', 0) for outcome in outcomes)}, "
+        f"{sum(outcome.room_left for outcome in outcomes)}",
         f"{_most(each.quiet_seconds for each in outcomes)}, "
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),
         _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
