@@ -76,6 +76,7 @@ class Workload:
     :param latest: the ledger's last sample
     :param leaving: takes the uuid of each server before its deletion is asked for
     :ivar asked: when each server was asked for (monotonic), by name
+    :ivar together: how many its request asked for, by name
     :ivar taken: names of those that the API took
     :ivar grouped: names of those that were asked for in a group
     """
@@ -100,6 +101,7 @@ class Workload:
         self._lock = threading.Lock()
         self.calls = Calls()
         self.asked: dict[str, float] = {}
+        self.together: dict[str, int] = {}
         self.taken: set[str] = set()
         self.grouped: set[str] = set()
         self.done: collections.Counter[str] = collections.Counter()
@@ -164,6 +166,7 @@ class Workload:
         began = time.monotonic()
         with self._lock:
             self.asked |= dict.fromkeys(names, began)
+            self.together |= dict.fromkeys(names, count)
             if group is not None:
                 self.grouped |= set(names)
         is_taken = self.calls.send(self._cloud.compute, "post", "/servers", body)

@@ -3,7 +3,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import pymysql
@@ -94,7 +94,7 @@ class Ledger:
         self._there: dict[tuple[str, str], float] = {}
         self._settled: dict[str, tuple[float, str]] = {}
         self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
-        self._free: list[tuple[float, int]] = []
+        self._free: list[tuple[float, Mapping[str, int]]] = []
         self._latest: snapshot_module.Snapshot | None = None
         self.began = time.monotonic()
         self.clock_ahead_seconds = time.time()
@@ -208,10 +208,17 @@ class Ledger:
             (status, kind), _ = self._states.get(uuid, ((None, None), 0.0))
         return kind == _MOVE and status not in snapshot_module.FINAL
 
-    def least_free(self, since: float, until: float) -> int | None:
-        """Return the fewest slots that were free in any sample of a time; None: no sample."""
+    def always_free(self, since: float, until: float) -> int | None:
+        """Return the slots that were free in every sample of a time; None: no sample.
+
+        Each on its host: one that was taken while another host had one is none.
+        """
         with self._lock:
-            return min((free for at, free in self._free if since <= at <= until), default=None)
+            samples = [free for at, free in self._free if since <= at <= until]
+        if not samples:
+            return None
+        hosts = set[str]().union(*samples)
+        return sum(min(free.get(host, 0) for free in samples) for host in hosts)
 
     def note(self, findings: Iterable[audit.Finding], at: float) -> None:
         """Keep findings of a moment; those that were kept before are seen again."""

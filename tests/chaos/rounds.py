@@ -83,7 +83,8 @@ class Outcome:
     :param ends: what became of the servers that were asked for
     :param withdrawn: hosts that held too much until who wrote it took it back, unanswered; no
         finding, see :mod:`.grants`
-    :param room_left: servers refused while a slot was free in every sample of their time
+    :param room_throughout: servers refused while all of their request had room in every sample of
+        its time, each on its host; None: a round from before that was looked at
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
     :param left_by_nova: build requests and allocations of moves that Nova itself left, proved by
@@ -112,7 +113,6 @@ class Outcome:
     calls: Mapping[str, int]
     most_active: int
     active_at_end: int
-    room_left: int
     findings: tuple[Mapping[str, Any], ...]
     lost: tuple[str, ...]
     answer_p50_seconds: float
@@ -133,6 +133,7 @@ class Outcome:
     own_path: str | None = None
     phases: Mapping[str, float] = attrs.field(factory=dict)
     revision: str = ""
+    room_throughout: int | None = None
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""
@@ -303,7 +304,7 @@ class Rounds:
             calls=work.calls.answers(),
             most_active=watched.most_active,
             active_at_end=active_at_end,
-            room_left=round_.room_left(work, watched, ends),
+            room_throughout=round_.room_throughout(work, watched, ends),
             lost=tuple(f"{uuid}: {told}" for uuid, told in sorted(round_.lost.items())),
             findings=tuple(map(_told_of, found)),
             withdrawn=tuple(map(_told_of, watched.withdrawn())),
@@ -366,7 +367,6 @@ def unfinished(
         calls={},
         most_active=0,
         active_at_end=0,
-        room_left=0,
         findings=(_told_of(ledger.Record(finding.kind, finding.subject, why, 0.0, 0.0)),),
         lost=(),
         answer_p50_seconds=0.0,
@@ -807,7 +807,7 @@ class _Round:
             told = "the databases could not be read"
             watched.note([audit.Finding(BROKEN_RUN, "fill", told)], time.monotonic())
             return
-        free = now.free()
+        free = sum(now.free().values())
         cloud = self._stack.cloud
         image = cloud.image_id()
         names = [f"{self.prefix}fill-{number}" for number in range(free + _BEYOND)]
@@ -942,17 +942,23 @@ class _Round:
         settled = watched.settled()
         return [settled[name][0] - asked for name, asked in work.asked.items() if name in settled]
 
-    def room_left(
+    def room_throughout(
         self, work: clients.Workload, watched: ledger.Ledger, ends: Mapping[str, str]
     ) -> int:
-        """Return how many were refused although a slot was free all the time."""
+        """Return how many were refused although their request had room all the time."""
         settled = watched.settled()
         count = 0
         for name, asked in work.asked.items():
             if name in work.grouped or ends.get(name) != "no valid host" or name not in settled:
                 continue
-            least = watched.least_free(asked, settled[name][0] + 2.0)
-            count += least is not None and least > 0
+            at, _ = settled[name]
+            free = watched.always_free(asked, at + 2.0)
+            if free is not None and free >= work.together[name]:
+                self.say(
+                    f"{name} found no valid host {at - asked:.1f} s after it was asked for, "
+                    f"and {free} slots were free throughout"
+                )
+                count += 1
         return count
 
 

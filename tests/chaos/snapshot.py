@@ -151,13 +151,13 @@ class Snapshot:
         """VCPU of all hosts."""
         return int(sum(size for (_, kind), size in self.capacity.items() if kind == "VCPU"))
 
-    def free(self) -> int:
-        """VCPU that nobody holds, without what a host has given away beyond its own."""
-        return sum(
-            max(0, int(size) - self.used.get(key, 0))
+    def free(self) -> dict[str, int]:
+        """VCPU that nobody holds, by provider's name; 0 where more is given away than it has."""
+        return {
+            key[0]: max(0, int(size) - self.used.get(key, 0))
             for key, size in self.capacity.items()
             if key[1] == "VCPU"
-        )
+        }
 
     def active(self) -> int:
         """Servers that stand on a host and work."""

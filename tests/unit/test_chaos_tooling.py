@@ -385,14 +385,20 @@ class LedgerTest(unittest.TestCase):
         at, state = self.ledger.settled()["a"]
         self.assertEqual((2.0, "active"), (round(at - self.ledger.began, 3), state))
 
-    def test_the_fewest_free_slots_of_a_time_are_those_of_its_samples(self) -> None:
+    def test_slots_of_a_time_are_free_in_all_of_its_samples_each_on_its_host(self) -> None:
         self._look(1.0)
         self.cloud.server("a", "host1")
         self._look(2.0)
         began = self.ledger.began
-        self.assertEqual(4, self.ledger.least_free(began, began + 1.5))
-        self.assertEqual(3, self.ledger.least_free(began, began + 2.5))
-        self.assertIsNone(self.ledger.least_free(began + 5.0, began + 6.0))
+        self.assertEqual(4, self.ledger.always_free(began, began + 1.5))
+        self.assertEqual(3, self.ledger.always_free(began, began + 2.5))
+        self.assertIsNone(self.ledger.always_free(began + 5.0, began + 6.0))
+        # Three are free in each sample, and of these two in all.
+        self.cloud.sql(
+            "UPDATE placement.allocations SET resource_provider_id = 3 - resource_provider_id"
+        )
+        self._look(3.0)
+        self.assertEqual(2, self.ledger.always_free(began, began + 3.5))
 
 
 class MovesTest(unittest.TestCase):

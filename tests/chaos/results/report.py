@@ -39,7 +39,7 @@ _HEADINGS = (
     "stuck as in stock",
     "left by Nova itself, as in stock",
     "failed otherwise than for want of room",
-    "no valid host, of these while a slot was free throughout",
+    "no valid host, of these with room throughout, where that was looked at",
     "quiet, from memory after",
     "answer p99, longest",
     "call p99, longest",
@@ -131,8 +131,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         str(sum(len(outcome.lost) for outcome in outcomes)),
         str(sum(len(outcome.left_by_nova) for outcome in outcomes)),
         _counted(_failures(outcomes)),
-        f"{sum(outcome.ends.get('no valid host', 0) for outcome in outcomes)}, "
-        f"{sum(outcome.room_left for outcome in outcomes)}",
+        _refused(outcomes),
         f"{_most(each.quiet_seconds for each in outcomes)}, "
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),
         _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
@@ -184,6 +183,14 @@ def _other_findings(outcomes: Iterable[rounds.Outcome]) -> collections.Counter[s
         kinds = {str(finding["kind"]) for finding in outcome.findings} - {*_HOSTS, *_ORPHANS}
         counts.update({kind: outcome.subjects(kind) for kind in kinds})
     return counts
+
+
+def _refused(outcomes: Iterable[rounds.Outcome]) -> str:
+    """Say how many found no host, and how many of them had room, of the rounds that looked."""
+    told = [outcome for outcome in outcomes if outcome.room_throughout is not None]
+    known = sum(outcome.room_throughout or 0 for outcome in told)
+    refused = sum(outcome.ends.get("no valid host", 0) for outcome in told)
+    return f"{refused}, {known}" if told else "n/a"
 
 
 def _withdrawn(outcomes: Iterable[rounds.Outcome]) -> str:
