@@ -461,3 +461,28 @@ def _is_meant(value: str) -> bool:
 
 def _is_like(text: str, right: str) -> bool:
     return difflib.SequenceMatcher(None, text, right).ratio() >= _LIKE
+
+
+#: Servers that one finding names.
+_MOST_NAMED = 20
+
+
+def judge_unkept_servers(servers: Sequence[str], old_seconds: float) -> list[Judgement]:
+    """Say which servers are in BUILD and nobody keeps their request.
+
+    :param servers: the oldest first
+    :param old_seconds: for how long they have been at least
+    """
+    if not servers:
+        return [success("Somebody keeps the request of every server that waits.")]
+    named = ", ".join(servers[:_MOST_NAMED])
+    more = len(servers) - _MOST_NAMED
+    return [
+        warning(
+            f"{len(servers)} servers have been in BUILD for {old_seconds / 60:.0f} minutes, and "
+            "no record of their request stands on the back end: it was lost, or their conductor "
+            "ended before it had written one. But for those whose message waits for a conductor, "
+            "nobody builds them: delete them ('openstack server delete') and create them again. "
+            f"They are {named}{f' and {more} more' if more > 0 else ''}."
+        )
+    ]
