@@ -8,7 +8,12 @@ from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.cmd.overview import journaling, node_modes, process_reports
+from nova_nodb_scheduler.cmd.overview import (
+    journaling,
+    node_modes,
+    process_reports,
+    replaced_workers,
+)
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.wire import objects
@@ -224,9 +229,12 @@ def gather(
     :param mirror_bound_seconds: age beyond which the mirror of Placement is not used
     """
     alive: dict[str, set[int]] = {}
-    for beat in backend.schedulers.values():
+    living = set()
+    for worker, beat in backend.schedulers.items():
         if backend.age_seconds(beat) <= bound_seconds:
+            living.add(worker)
             alive.setdefault(str(beat.get("host")), set()).add(int(beat.get("pid", 0)))
+    replaced = replaced_workers.replaced(backend.schedulers, living)
     answers = process_reports.Answers({}, {})
     if ask is not None and backend.error is not None:
         answers = process_reports.ask_anyone(ask, expected)
@@ -241,8 +249,7 @@ def gather(
             answers if ask is not None else None,
         )
         for worker, beat in sorted(backend.schedulers.items())
-        # A process whose host runs another one now has been replaced.
-        if backend.age_seconds(beat) <= bound_seconds or str(beat.get("host")) not in alive
+        if worker not in replaced
     ]
     listed = {(each["host"], each["pid"]) for each in schedulers}
     schedulers += [

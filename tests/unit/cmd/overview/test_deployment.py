@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What status gathers from back end and schedulers, and what it calls a problem."""
 
+import datetime as dt
 import io
 
 import rich.console
@@ -162,6 +163,44 @@ class GatherTest(testtools.TestCase):
 
         self.assertEqual([11], [each["pid"] for each in found.schedulers])
         self.assertEqual((), found.problems)
+
+    def started(self, seconds_ago, ahead_seconds=0.0):
+        """What a beat tells of its process's start, whose clock is ahead of the back end's."""
+        client = self.cloud.client()
+        client.open()
+        self.addCleanup(client.close)
+        at = client.now_seconds() - seconds_ago + ahead_seconds
+        text = dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="seconds")
+        return {"started_at": text, "clock_offset_seconds": ahead_seconds}
+
+    def test_a_frozen_worker_beside_others_of_its_host_is_a_problem(self):
+        self.healthy()
+        for pid in (21, 22):
+            self.cloud.scheduler("sched2", pid, **self.started(500.0))
+            self.answers.setdefault("sched2", []).append(samples.status("sched2", pid))
+        self.cloud.scheduler("sched2", 23, 100.0, **self.started(500.0, ahead_seconds=7200.0))
+
+        found = self.gather()
+
+        self.assertEqual(1, len(found.problems), found.problems)
+        self.assertRegex(found.problems[0], r"sched2 \(process 23\) is silent for 1\d\d s")
+
+    def test_each_worker_takes_the_place_of_one_that_ended_before_it_began(self):
+        self.healthy()
+        for pid, age_seconds, began in (
+            *((31, 900.0, 2000.0), (32, 600.0, 2000.0)),
+            # In the place of 32, and 34 in its.
+            *((33, 300.0, 598.0), (34, 0.0, 299.0)),
+        ):
+            self.cloud.scheduler("sched2", pid, age_seconds, **self.started(began))
+        self.answers["sched2"] = [samples.status("sched2", 34)]
+
+        found = self.gather()
+
+        self.assertEqual([11, 31, 34], [each["pid"] for each in found.schedulers])
+        self.cloud.scheduler("sched2", 35, **self.started(10.0))
+        self.answers["sched2"].append(samples.status("sched2", 35))
+        self.assertEqual((), self.gather().problems)
 
     def test_each_worker_of_a_host_is_asked(self):
         self.healthy()
