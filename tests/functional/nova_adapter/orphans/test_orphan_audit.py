@@ -177,9 +177,7 @@ class AuditCommandTest(test_orphans.OrphansCase):
         self.nodes["gone"] = mock.Mock(uuid=apart)
         self.allocate(gone, "gone")
         for changes in ({"swept_from": 1.0}, {"epoch": "a former one"}):
-            self.rewrite(
-                test_orphans.known_namespaces.MIRRORS, mirror_sweep.PLACEMENT, **changes
-            )
+            self.rewrite(test_orphans.known_namespaces.MIRRORS, mirror_sweep.PLACEMENT, **changes)
             status, found = self.audit()
             self.assertEqual((1, {strange, gone}), (status, found.keys()))
             self.assertEqual([apart], found[gone]["hosts"])
