@@ -299,6 +299,13 @@ def judge_cells(
                 f"Cell {cell} was never imported: schedulers read its database until a "
                 "conductor has swept it, or run 'nova-nodb-manage import'."
             )
+    for each in found.cells:
+        if each["reasons"]:
+            yield warning(
+                f"Cell {each['cell']} is not served from memory by "
+                f"{terminal.counted(len(each['reasons']), 'scheduler')}, which read its database: "
+                f"{', '.join(sorted(set(each['reasons'].values())))}."
+            )
     known_scopes = {*mapped, "api", _EVERY_CELL}
     for each in alive:
         foreign = sorted({str(each["cell"]), *each["guards"]} - known_scopes)

@@ -257,7 +257,7 @@ class SchedulerRuntime:
         self.clock.adjust()
         # A heartbeat that nobody reported has its time of grace from when it
         # came, not from the first request that meets it.
-        self.judge.judge(self.store.snapshot(), self.cells())
+        unproved = {scope: why for scope, why in self._scopes().items() if why}
         if self._nodes is not None:
             self._nodes.look(self.synchronizer)
         p50, p99 = self.percentiles_seconds()
@@ -281,6 +281,7 @@ class SchedulerRuntime:
             "left_out": self._left_out(),
             "hosts": len(self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)),
             "state": self.state(),
+            "unproved": unproved,
             # Under this name others look for who works at the queue.
             "queue": self.queue is not None and self.queue.works(),
             "keeps_queue": self.queue is not None,

@@ -22,7 +22,12 @@ class ReporterBeatsTest(testtools.TestCase):
     def test_the_reporters_of_a_service_on_a_host_are_told_together(self):
         found = figures(beat(NOW - 3.0, queued=2, refused=1), beat(NOW - 40.0, queued=5))
         self.assertEqual(
-            {"living": {WHO: 2.0}, "queued": {WHO: 7.0}, "silent": {WHO: 40.0}, "refused": {WHO: 1.0}},
+            {
+                "living": {WHO: 2.0},
+                "queued": {WHO: 7.0},
+                "silent": {WHO: 40.0},
+                "refused": {WHO: 1.0},
+            },
             found,
         )
 

@@ -202,6 +202,53 @@ class GatherTest(testtools.TestCase):
         self.answers["sched2"].append(samples.status("sched2", 35))
         self.assertEqual((), self.gather().problems)
 
+    def looked_at(self):
+        """As the doctor and a watched status do: nobody is asked."""
+        return deployment.gather(
+            process_reports.read_backend(self.cloud.client()), None, (), 15.0, 300.0
+        )
+
+    def test_where_nobody_is_asked_beats_tell_which_cells_are_not_proved(self):
+        self.healthy()
+        self.assertIsNone(self.looked_at().cells[0]["proved"])
+        self.cloud.scheduler("sched1", 11, unproved={})
+        self.assertIs(True, self.looked_at().cells[0]["proved"])
+        self.cloud.scheduler("sched2", 22, unproved={"cell1": "reporter behind"})
+        self.cloud.scheduler("sched3", 33, 100.0, unproved={"cell1": "feed not proved"})
+
+        found = self.looked_at()
+
+        self.assertIs(False, found.cells[0]["proved"])
+        self.assertEqual({"sched2:22:1": "reporter behind"}, found.cells[0]["reasons"])
+        self.assertIn("Cell cell1 is not proved for sched2:22:1: reporter behind.", found.problems)
+
+    def test_what_a_worker_answers_counts_more_than_its_beat(self):
+        self.healthy()
+        self.cloud.scheduler("sched1", 11, unproved={"cell1": "reporter behind"})
+        self.assertEqual((), self.gather().problems)
+
+    def claimed(self, **figures):
+        self.cloud.cell("cell1")
+        self.cloud.mirror()
+        settling = {"pending": 1.0, "settles": 1.0, "oldest_pending_seconds": 1.0, **figures}
+        self.run_scheduler("sched1", 11, claiming=True)
+        self.cloud.scheduler("sched1", 11, claiming=True, settling=settling)
+        return deployment.gather(
+            process_reports.read_backend(self.cloud.client()),
+            self.ask,
+            (Unanswered,),
+            15.0,
+            300.0,
+            claim_lease_seconds=30.0,
+        )
+
+    def test_claims_that_nobody_settles_are_a_problem(self):
+        self.assertEqual((), self.claimed().problems)
+        [problem] = self.claimed(oldest_pending_seconds=100.0).problems
+        self.assertIn("100 s", problem)
+        [problem] = self.claimed(settles=0.0).problems
+        self.assertIn("settles claims", problem)
+
     def test_each_worker_of_a_host_is_asked(self):
         self.healthy()
         self.run_scheduler("sched1", 12)

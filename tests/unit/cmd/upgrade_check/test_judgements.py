@@ -313,6 +313,16 @@ class ChecksTest(testtools.TestCase):
         self.assertEqual(Code.WARNING, result.code)
         self.assertIn("No conductor reports for cell cell2", result.details)
 
+    def test_a_cell_that_schedulers_do_not_serve_from_memory_is_a_warning(self):
+        self.status = samples.status("sched1", 11, missing={"cell1": "reporter behind"})
+
+        result = self.cells(
+            services=[Service("nova-conductor", "cond1", "cell1", True)], nodes={"cell1": 3}
+        )
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("reporter behind", result.details)
+
     def test_a_cell_that_was_never_imported_is_a_warning(self):
         self.cloud.cell("cell1", epoch="an older one")
 
