@@ -152,6 +152,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 rpc_server.CALL_ERRORS,
                 float(options.reporter_bound_seconds),
                 float(options.mirror_bound_seconds),
+                float(options.claim_lease_seconds),
             )
 
         return bounded.BoundedQuestion(read)
