@@ -7,11 +7,11 @@ clouds in one store would be offered to both. The name stands in a table of its
 own, which outlives records that are emptied and epochs that begin anew.
 
 *What makes a new epoch*: the sequence's row is missing (fresh or emptied
-tables); the record of the last version is missing (records emptied alone), or
-one has a later version (the sequence put back alone); the sequence is behind what this process has seen of it (a restored backup,
-a replica that lagged when it was promoted). The naive way, to leave that to
-the readers' cursors, misses a backup whose sequence passed the cursors again
-before they looked.
+tables); the record of the last version is missing (records emptied alone), or one
+has a later version (the sequence put back alone); the sequence is behind what this
+process has seen of it (a restored backup, a replica that lagged when it was
+promoted). The naive way, to leave that to the readers' cursors, misses a backup
+whose sequence passed the cursors again before they looked.
 
 An epoch has a *base*: its versions, and so its revisions, begin at the
 database's clock in microseconds. Nobody writes a million records a second for
