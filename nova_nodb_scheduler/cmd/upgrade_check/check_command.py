@@ -259,10 +259,10 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         return bool(self.plugin.lets_wait and self.scopes.has_api_database())
 
     @functools.cache  # noqa: B019
-    def _unkept_servers(self) -> bounded.BoundedQuestion[list[str]]:
+    def _unkept_servers(self) -> bounded.BoundedQuestion[Sequence[str]]:
         make = self.plugin.make_synchronizer
 
-        def read() -> list[str]:
+        def read() -> Sequence[str]:
             from oslo_utils import timeutils
 
             from nova_nodb_scheduler.nova_adapter.waiting.waking import build_requests

@@ -95,7 +95,7 @@ class UnkeptServersTest(cloud.CloudCase):
     def test_the_epoch_that_changes_while_it_is_read_tells_nothing(self) -> None:
         client = memory.MemorySynchronizer(None, self.hub)
         interrupted = unkept_servers.contract.SnapshotInterrupted
-        with mock.patch.object(client, "snapshot", side_effect=interrupted):
+        with mock.patch.object(client, "snapshot", autospec=True, side_effect=interrupted):
             self.assertRaises(
                 unkept_servers.errors.BackendUnavailable, unkept_servers.find, client, self.fail
             )

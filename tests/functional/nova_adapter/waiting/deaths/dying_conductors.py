@@ -653,7 +653,10 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
         server = self.left_unsent()[0]
         self.make_room_of_allocations(server)
         with mock.patch.object(
-            unsent_servers.scheduler_utils, "fill_provider_mapping", side_effect=ValueError("made")
+            unsent_servers.scheduler_utils,
+            "fill_provider_mapping",
+            autospec=True,
+            side_effect=ValueError("made"),
         ):
             with self.refusing_to_remove_once():
                 self.take_over(server)
