@@ -52,6 +52,8 @@ _NO_PROGRESS_SECONDS = 90.0
 _NO_HOPE_SECONDS = 25.0
 """Where all that does not go is told already; it was asked for once more within them."""
 _BLIND_SECONDS = 60.0
+#: What a request before a refused one had claimed by then is written behind the refusal.
+_CLAIMED_SECONDS = 12.0
 """Longer than a server is stopped, or killed and started; what went on meanwhile nobody saw."""
 _FREE_LEASES = 1.5
 _BEYOND = 2
@@ -84,7 +86,7 @@ class Outcome:
     :param withdrawn: hosts that held too much until who wrote it took it back, unanswered; no
         finding, see :mod:`.grants`
     :param room_throughout: servers refused while all of their request had room in every sample of
-        its time, each on its host; None: a round from before that was looked at
+        its time and for 12 s behind it, each on its host; None: of a round before that was looked at
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
     :param left_by_nova: build requests and allocations of moves that Nova itself left, proved by
@@ -966,7 +968,7 @@ class _Round:
             if name in work.grouped or ends.get(name) != "no valid host" or name not in settled:
                 continue
             at, _ = settled[name]
-            free = watched.always_free(asked, at + 2.0)
+            free = watched.always_free(asked, at + _CLAIMED_SECONDS)
             if free is not None and free >= work.together[name]:
                 self.say(
                     f"{name} found no valid host {at - asked:.1f} s after it was asked for, "
