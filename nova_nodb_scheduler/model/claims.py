@@ -17,7 +17,11 @@ from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
+
+#: What a state that is none of a record's makes whoever reads it raise.
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 
 class ClaimState(enum.Enum):
@@ -236,9 +240,19 @@ class ClaimRecord:
         :param version: of the record's last write
         :param known: claims that were read before, by consumer: those that are the same
             are not read again
+        :raises UndecodableRecord: it is none of claims
         """
         if not state:
             return cls(host)
+        try:
+            return cls._read(host, state, version, known)
+        except MALFORMED as error:
+            raise errors.UndecodableRecord(f"claims/{host}: {error!r}") from error
+
+    @classmethod
+    def _read(
+        cls, host: str, state: Mapping[str, Any], version: int, known: Mapping[str, HeldClaim]
+    ) -> ClaimRecord:
         settled = state.get("settled")
         return cls(
             host=host,

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
+from types import NoneType
 from typing import Any
 
 import attrs
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims, records
 
 
@@ -54,6 +56,10 @@ class Member:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Member:
         known = {name for name in attrs.fields_dict(cls) if name != "extra"}
+        for name in ("deadline_seconds", "confirmed_by"):
+            # Who would compare it would raise only then.
+            if not isinstance(state.get(name), (int, float, NoneType)):
+                raise TypeError(f"{name} is {state[name]!r}")
         return cls(
             state=claims.ClaimState(state["state"]),
             claim_id=state["claim_id"],
@@ -105,9 +111,19 @@ class GroupRecord:
 
     @classmethod
     def from_state(cls, uuid: str, state: Mapping[str, Any] | None, version: int) -> GroupRecord:
-        """Read a state; None, or an empty one, is a group without members."""
+        """Read a state; None, or an empty one, is a group without members.
+
+        :raises UndecodableRecord: it is none of members
+        """
         if not state:
             return cls(uuid)
+        try:
+            return cls._read(uuid, state, version)
+        except claims.MALFORMED as error:
+            raise errors.UndecodableRecord(f"group_claims/{uuid}: {error!r}") from error
+
+    @classmethod
+    def _read(cls, uuid: str, state: Mapping[str, Any], version: int) -> GroupRecord:
         settled = state.get("settled")
         return cls(
             uuid=uuid,

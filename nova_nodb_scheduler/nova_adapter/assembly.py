@@ -620,9 +620,7 @@ class Plugin:
                     statements=self.compute_nodes.statements,
                 ),
             )
-            self._count_refused = functools.partial(
-                export.metrics.records_refused, str(self.options.synchronizer)
-            )
+            self._have_refused_counted(export.metrics.records_refused)
             if role == "conductor":
                 self._count_tenant_events(export.metrics.registry)
             if self._waiting_conductor is not None:
@@ -631,6 +629,14 @@ class Plugin:
             return export
 
         return make
+
+    def _have_refused_counted(self, count: Callable[[str, str, int], None]) -> None:
+        """Have records that cannot be written counted, by driver and namespace."""
+        self._count_refused = functools.partial(count, str(self.options.synchronizer))
+        for each in self.declared:
+            # Prometheus sees no rise where a series begins with its first event, and one of
+            # a name that no record may have is refused once.
+            self._count_refused(each.name, 0)
 
     # -- events to tenants --------------------------------------------------------
 
@@ -922,9 +928,7 @@ class Plugin:
             nodes=self.compute_nodes,
             checkpoint_options=self._checkpoint_options(),
         )
-        self._count_refused = functools.partial(
-            runtime.metrics.records_refused, str(options.synchronizer)
-        )
+        self._have_refused_counted(runtime.metrics.records_refused)
         self._count_tenant_events(runtime.metrics.registry)
         return runtime
 

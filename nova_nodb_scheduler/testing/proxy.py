@@ -86,10 +86,14 @@ class Proxy(fixtures.Fixture):  # type: ignore[misc]  # untyped library
         self._flows.set()
         self.cut()
 
-    def redirect(self, port: int) -> None:
-        """Lead to another server on 127.0.0.1, as a failover does; breaks connections."""
+    def redirect(self, port: int, *, breaks: bool = True) -> None:
+        """Lead to another server on 127.0.0.1, as a failover does.
+
+        :param breaks: connections; else those that are open still lead where they did
+        """
         self._server_port = port
-        self.cut()
+        if breaks:
+            self.cut()
 
     def cut(self) -> None:
         """Break every connection."""

@@ -27,7 +27,8 @@ class AllocationsAudit(command.Command):
 
     Every allocation in the mirror of Placement that no known server or migration explains is
     looked up in Placement, in the API database and in every cell; where no living scheduler keeps
-    the mirror, Placement is asked for each host. Without --delete it only reads.
+    the mirror, or it is too old, Placement is asked for each provider. Without --delete it only
+    reads.
 
     What it finds: "absent", no build request, instance or migration of that uuid is
     anywhere; "buried in cell0", its server failed before it had a host and waits there for its
@@ -70,7 +71,9 @@ class AllocationsAudit(command.Command):
         with reaching.opened(plugin.make_synchronizer) as synchronizer:
             judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(placement))
             silent_seconds = max(_SILENT_SECONDS, 4 * plugin.options.beat_interval_seconds)
-            audit = audit_module.OrphanAudit(synchronizer, judge, silent_seconds)
+            audit = audit_module.OrphanAudit(
+                synchronizer, judge, silent_seconds, float(plugin.options.mirror_bound_seconds)
+            )
             rows = self._look(audit, args.json)
             if args.delete and any(row.deletable for row in rows):
                 self.pause(args.wait)

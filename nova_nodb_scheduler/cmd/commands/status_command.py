@@ -24,9 +24,9 @@ class Status(bus_calls.AskingCommand):
 
     Healthy: the back end can be read, at least one scheduler runs, every
     scheduler answers and follows its feed, all of them claim hosts or none, the
-    mirror of Placement that claims are judged by is not too old, no record is
-    unreadable, no reporter is silent, and every scheduler has proof of every
-    cell. The workers are read from the back end, so that one which does not
+    mirror of Placement that claims are judged by is not too old, claims are
+    settled, no record is unreadable, no reporter is silent, and every scheduler
+    has proof of every cell. The workers are read from the back end, so that one which does not
     answer is listed all the same.
     """
 
@@ -64,6 +64,7 @@ class Status(bus_calls.AskingCommand):
                 expected,
                 bound_seconds,
                 float(plugin.options.mirror_bound_seconds),
+                float(plugin.options.claim_lease_seconds),
             )
             names = cell_names.read(plugin)
         if args.json:
@@ -94,6 +95,7 @@ class Status(bus_calls.AskingCommand):
                 (),
                 float(options.reporter_bound_seconds),
                 float(options.mirror_bound_seconds),
+                float(options.claim_lease_seconds),
             )
 
         names = cell_names.read(plugin)

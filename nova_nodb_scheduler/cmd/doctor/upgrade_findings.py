@@ -33,6 +33,7 @@ class DoctorUpgradeChecks(check_command.UpgradeChecks):
             (),
             float(self.options.reporter_bound_seconds),
             float(self.options.mirror_bound_seconds),
+            float(self.options.claim_lease_seconds),
         )
 
     def all(self) -> Sequence[tuple[str, Callable[[Any], Any]]]:

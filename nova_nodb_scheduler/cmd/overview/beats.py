@@ -63,6 +63,7 @@ _BY_NAMESPACE: Mapping[str, Mapping[str, _Kind]] = {
         "claims": _OBJECT,
         "settling": _OBJECT,
         "checkpoint": _OBJECT,
+        "unproved": _OBJECT,
     },
     known_namespaces.REPORTERS.name: {
         **_OF_ALL,

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
 
-from nova_nodb_scheduler.cmd.overview import journaling, node_modes, process_reports
+from nova_nodb_scheduler.cmd.overview import (
+    journaling,
+    node_modes,
+    process_reports,
+    replaced_workers,
+)
 from nova_nodb_scheduler.model import backend_time
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces, reporter_facts
 from nova_nodb_scheduler.wire import objects
@@ -133,6 +139,30 @@ def _claims_not_judged(
     ]
 
 
+#: Behind the end of a lease: for its own scheduler to end it, and for another to take that over.
+_SETTLED_WITHIN_SECONDS = 60.0
+
+
+def _claims_not_settled(claims: Mapping[str, Any], lease_seconds: float) -> list[str]:
+    """Say that nobody ends claims of schedulers that died: their room stays taken.
+
+    A thread that hangs says for ever that it settles, so what it is to end is looked at.
+    """
+    if not claims:
+        return []
+    oldest_seconds = float(claims.get("oldest_pending_seconds", 0.0))
+    if oldest_seconds > lease_seconds + _SETTLED_WITHIN_SECONDS:
+        return [
+            (
+                f"A pending claim is {oldest_seconds:.0f} s old: nobody settles claims, and their "
+                "room stays taken. Look at the logs of schedulers."
+            )
+        ]
+    if claims["settles"] is None:
+        return ["No scheduler settles claims that others leave. Their logs say why."]
+    return []
+
+
 def _name(each: Mapping[str, Any]) -> str:
     return f"{each['host']} (process {each['pid']})"
 
@@ -216,17 +246,22 @@ def gather(
     expected: tuple[type[Exception], ...],
     bound_seconds: float,
     mirror_bound_seconds: float,
+    claim_lease_seconds: float = math.inf,
 ) -> Deployment:
     """Put together what the back end says and what schedulers answer.
 
     :param ask: None where nobody is to be asked: what schedulers would answer is not known then
     :param bound_seconds: silence after which a process is not taken to live
     :param mirror_bound_seconds: age beyond which the mirror of Placement is not used
+    :param claim_lease_seconds: how long a claim may be pending; not judged without it
     """
     alive: dict[str, set[int]] = {}
-    for beat in backend.schedulers.values():
+    living = set()
+    for worker, beat in backend.schedulers.items():
         if backend.age_seconds(beat) <= bound_seconds:
+            living.add(worker)
             alive.setdefault(str(beat.get("host")), set()).add(int(beat.get("pid", 0)))
+    replaced = replaced_workers.replaced(backend.schedulers, living)
     answers = process_reports.Answers({}, {})
     if ask is not None and backend.error is not None:
         answers = process_reports.ask_anyone(ask, expected)
@@ -241,8 +276,7 @@ def gather(
             answers if ask is not None else None,
         )
         for worker, beat in sorted(backend.schedulers.items())
-        # A process whose host runs another one now has been replaced.
-        if backend.age_seconds(beat) <= bound_seconds or str(beat.get("host")) not in alive
+        if worker not in replaced
     ]
     listed = {(each["host"], each["pid"]) for each in schedulers}
     schedulers += [
@@ -256,15 +290,16 @@ def gather(
     ]
     unread = backend.unread_within(bound_seconds)
     cells = _cells(backend, list(answers.by_worker.values()), schedulers, reporters, unread)
-    mirror = _mirror(backend)
+    mirror, claims = _mirror(backend), _claims(backend, bound_seconds)
     found = find_problems(backend, schedulers, reporters, cells, mirror, mirror_bound_seconds)
+    found += _claims_not_settled(claims, claim_lease_seconds)
     return Deployment(
         backend,
         tuple(schedulers),
         tuple(reporters),
         tuple(cells),
         mirror,
-        _claims(backend, bound_seconds),
+        claims,
         tuple(found),
     )
 
@@ -275,7 +310,7 @@ _OF_A_SCHEDULER = (
     *("left_out", "schedule_seconds_p50", "schedule_seconds_p99", "quarantined", "settling"),
     *("memory_bytes", "machine_bytes", "clock_offset_seconds", "beat_at"),
     *("compute_nodes", "compute_node_statements", "checkpoint", "reads_journals"),
-    *("queue", "keeps_queue"),
+    *("queue", "keeps_queue", "unproved"),
 )
 
 
@@ -403,15 +438,23 @@ def _cells(
     for status in statuses:
         for scope in status.scopes:
             seen.setdefault(scope.scope, []).append((status.worker, scope))
+    # Of who did not answer, or was not asked, the beat tells.
+    beats = {
+        str(each["worker"]): each["unproved"]
+        for each in schedulers
+        if each["alive"] and not each["answered"] and each["unproved"] is not None
+    }
     found = []
     modes = node_modes.recorded(backend.node_cells)
-    for name in sorted({*backend.cells, *seen}):
+    for name in sorted({*backend.cells, *seen, *(cell for why in beats.values() for cell in why)}):
         sweep = backend.cells.get(name, {})
         views = seen.get(name, [])
         fallbacks: dict[str, int] = {}
         for _, scope in views:
             for reason, count in scope.fallbacks.items():
                 fallbacks[reason] = fallbacks.get(reason, 0) + count
+        reasons = {worker: str(why[name]) for worker, why in beats.items() if name in why}
+        reasons |= {worker: scope.reason for worker, scope in views if not scope.proved}
         until = sweep.get("swept_until")
         heartbeats = str(backend.heartbeat_modes.get(name, {}).get("mode", _ROWS_ALONE))
         found.append(
@@ -424,8 +467,8 @@ def _cells(
                 "reporters": sum(
                     each["alive"] and each["cell"] in (name, "*") for each in reporters
                 ),
-                "proved": all(scope.proved for _, scope in views) if views else None,
-                "reasons": {worker: scope.reason for worker, scope in views if not scope.proved},
+                "proved": not reasons if views or beats else None,
+                "reasons": reasons,
                 "fallbacks": fallbacks,
                 "heartbeats": heartbeats,
                 "journals": journaling.of_cell(name, heartbeats, schedulers, reporters, unread),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 import sys
@@ -13,7 +14,12 @@ from oslo_upgradecheck import upgradecheck
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.cmd.framework import bounded, bus_calls, configuration, guard
-from nova_nodb_scheduler.cmd.overview import deployment, node_cells, process_reports
+from nova_nodb_scheduler.cmd.overview import (
+    deployment,
+    node_cells,
+    process_reports,
+    unkept_servers,
+)
 from nova_nodb_scheduler.cmd.upgrade_check import (
     checkpoint_judgements,
     judgements,
@@ -69,6 +75,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         for ask in (
             *(self._found, self._services, self._nodes_by_cell, self._node_cells),
             self._placement_headers,
+            *((self._unkept_servers,) if self._lets_wait else ()),
         ):
             ask()
 
@@ -145,6 +152,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 rpc_server.CALL_ERRORS,
                 float(options.reporter_bound_seconds),
                 float(options.mirror_bound_seconds),
+                float(options.claim_lease_seconds),
             )
 
         return bounded.BoundedQuestion(read)
@@ -243,6 +251,26 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
                 raise errors.NotReached("Placement", f"it answers {said}", _PLACEMENT_REMEDY)
             found: Mapping[str, str] = answer.headers
             return found
+
+        return bounded.BoundedQuestion(read)
+
+    @property
+    def _lets_wait(self) -> bool:
+        return bool(self.plugin.lets_wait and self.scopes.has_api_database())
+
+    @functools.cache  # noqa: B019
+    def _unkept_servers(self) -> bounded.BoundedQuestion[Sequence[str]]:
+        make = self.plugin.make_synchronizer
+
+        def read() -> Sequence[str]:
+            from oslo_utils import timeutils
+
+            from nova_nodb_scheduler.nova_adapter.waiting.waking import build_requests
+
+            old = datetime.timedelta(seconds=unkept_servers.OLD_SECONDS)
+            return unkept_servers.find(
+                make(), lambda: build_requests.made_before(timeutils.utcnow() - old)
+            )
 
         return bounded.BoundedQuestion(read)
 
@@ -433,6 +461,23 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             )
         )
 
+    @_stopped_by_errors
+    def check_waiting(self) -> upgradecheck.Result:
+        """Does somebody keep the request of every server that waits for room?"""
+        if not self.plugin.lets_wait:
+            return upgradecheck.Result(Code.SUCCESS, "No request waits for room.")
+        if not self.scopes.has_api_database():
+            return upgradecheck.Result(
+                Code.SUCCESS, f"{NOT_KNOWN} without [api_database] connection."
+            )
+        if self.found.error is not None:
+            return self._unknown()
+        return judgements.result(
+            judgements.judge_unkept_servers(
+                self._answer(self._unkept_servers()), unkept_servers.OLD_SECONDS
+            )
+        )
+
     def _unknown(self) -> upgradecheck.Result:
         return upgradecheck.Result(Code.FAILURE, f"{NOT_KNOWN} while the back end cannot be read.")
 
@@ -451,6 +496,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Guard of Placement", check_placement_guard),
         ("Checkpoint of host states", check_checkpoint),
         ("Scheduler workers", check_workers),
+        ("Servers that wait", check_waiting),
     )
 
 

@@ -157,12 +157,18 @@ def judge_reporters(found: deployment.Deployment) -> Iterator[Judgement]:
 
 
 def judge_feeds(found: deployment.Deployment, *, expects_schedulers: bool) -> Iterator[Judgement]:
-    """Say which schedulers do not follow, do not answer, or cannot read records."""
-    alive = [each for each in found.schedulers if each["alive"]]
-    if not alive and expects_schedulers:
+    """Say which schedulers are silent, do not follow, do not answer, or cannot read records."""
+    if expects_schedulers and not any(each["alive"] for each in found.schedulers):
         yield failure("No scheduler runs the plugin.")
-    for each in alive:
+    for each in found.schedulers:
         name = f"The scheduler on {each['host']} (process {each['pid']})"
+        if not each["alive"]:
+            # A host's other workers keep its service up for Nova.
+            yield warning(
+                f"{name} is silent for {each['age_seconds']:.0f} s: if it has not ended, it is "
+                "frozen or cannot write to the back end. Look at its log, and restart it."
+            )
+            continue
         if str(each["state"]).startswith(deployment.STARTING):
             yield warning(f"{name} takes no request yet: {each['state']}.")
         elif each["state"] != deployment.FOLLOWING:
@@ -292,6 +298,13 @@ def judge_cells(
             yield warning(
                 f"Cell {cell} was never imported: schedulers read its database until a "
                 "conductor has swept it, or run 'nova-nodb-manage import'."
+            )
+    for each in found.cells:
+        if each["reasons"]:
+            yield warning(
+                f"Cell {each['cell']} is not served from memory by "
+                f"{terminal.counted(len(each['reasons']), 'scheduler')}, which read its database: "
+                f"{', '.join(sorted(set(each['reasons'].values())))}."
             )
     known_scopes = {*mapped, "api", _EVERY_CELL}
     for each in alive:
@@ -461,3 +474,28 @@ def _is_meant(value: str) -> bool:
 
 def _is_like(text: str, right: str) -> bool:
     return difflib.SequenceMatcher(None, text, right).ratio() >= _LIKE
+
+
+#: Servers that one finding names.
+_MOST_NAMED = 20
+
+
+def judge_unkept_servers(servers: Sequence[str], old_seconds: float) -> list[Judgement]:
+    """Say which servers are in BUILD and nobody keeps their request.
+
+    :param servers: the oldest first
+    :param old_seconds: for how long they have been at least
+    """
+    if not servers:
+        return [success("Somebody keeps the request of every server that waits.")]
+    named = ", ".join(servers[:_MOST_NAMED])
+    more = len(servers) - _MOST_NAMED
+    return [
+        warning(
+            f"{len(servers)} servers have been in BUILD for {old_seconds / 60:.0f} minutes, and "
+            "no record of their request stands on the back end: it was lost, or their conductor "
+            "ended before it had written one. But for those whose message waits for a conductor, "
+            "nobody builds them: delete them ('openstack server delete') and create them again. "
+            f"They are {named}{f' and {more} more' if more > 0 else ''}."
+        )
+    ]

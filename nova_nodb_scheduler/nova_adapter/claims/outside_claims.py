@@ -32,7 +32,9 @@ from nova import objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import claims as claims_model
 from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter.claims import standing_members
 from nova_nodb_scheduler.nova_adapter.conversion import numa_pci_claims, request_conversion
 from nova_nodb_scheduler.nova_adapter.placement.allocations import (
     taking_back as taking_back_module,
@@ -122,6 +124,7 @@ class OutsideMove:
         NUMA cells are shared
     :param amounts: all of its allocation, by provider
     :param repeats: it may be allocated again after it was taken back
+    :param context: Nova's, targeted at the node's cell; None where that is not known
     """
 
     consumer: str
@@ -131,6 +134,7 @@ class OutsideMove:
     is_forced: bool = False
     amounts: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     repeats: bool = True
+    context: Any = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def group_uuid(self) -> str | None:
@@ -208,6 +212,8 @@ class OutsideClaims:
             # Whatever is wrong here, a server goes where Nova alone would send it.
             LOG.exception("Server %(server)s cannot be claimed for.", {"server": move.consumer})
             answer = _unanswered(move, type(error).__name__)
+        if (broken := _broken_by_nova(answer, move)) is not None:
+            answer = broken
         return carried_out(own, answer, move, allocate, take_back, self._unjudged)
 
     def _taken(
@@ -232,6 +238,23 @@ class OutsideClaims:
         return answer
 
 
+def _broken_by_nova(
+    answer: chosen_hosts.TakenClaim | chosen_hosts.RefusedClaim, move: OutsideMove
+) -> chosen_hosts.RefusedClaim | None:
+    """Judge a strict group's policy by Nova's databases where the back end tells nothing."""
+    if (
+        move.context is None
+        or not isinstance(answer, chosen_hosts.RefusedClaim)
+        or answer.failure is not chosen_hosts.ClaimRefusal.UNAVAILABLE
+    ):
+        return None
+    claim = claims_model.Claim(move.consumer, move.host, move.resources)
+    broken = standing_members.why_broken(move.context, move.request, claim)
+    if not broken:
+        return None
+    return chosen_hosts.RefusedClaim(answer.wanted, chosen_hosts.ClaimRefusal.GROUP, broken)
+
+
 @attrs.define
 class _JoinedMembers:
     """Reads who is in the group of one claim's request by now, for its looks. One thread."""
@@ -252,24 +275,8 @@ class _JoinedMembers:
             return ()
         now = self._clock()
         if now - self._read_at > _MEMBERS_STAY_SECONDS:
-            self._members, self._read_at = _members_of(judged.uuid), now
+            self._members, self._read_at = standing_members.members_of(judged.uuid), now
         return self._members
-
-
-def _members_of(group_uuid: str) -> frozenset[str]:
-    try:
-        group = objects.InstanceGroup.get_by_uuid(nova_context.get_admin_context(), group_uuid)
-    except nova_exception.InstanceGroupNotFound:
-        return frozenset()
-    except Exception as error:
-        LOG.warning(
-            "Members that joined server group %(group)s since the request cannot be read: "
-            "%(error)s",
-            {"group": group_uuid, "error": error},
-            exc_info=True,
-        )
-        return frozenset()
-    return frozenset(group.members or ())
 
 
 #: How long members that were read are looked at by: well below the time for which a group's
@@ -578,7 +585,7 @@ def _claiming(function: Any) -> Any:
         host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
         amounts = {name: dict(part["resources"]) for name, part in request["allocations"].items()}
-        move = OutsideMove(consumer, host, resources, asked, amounts=amounts)
+        move = OutsideMove(consumer, host, resources, asked, amounts=amounts, context=context)
         back = taking_back(context, client, consumer, host, amounts)
         return outside.claimed(move, allocate, back)
 

@@ -299,7 +299,7 @@ class ClaimNotes:
         """Return what is claimed on a host now.
 
         :raises BackendUnavailable: nobody can tell
-        :raises UndecodableRecord: a newer release wrote it
+        :raises UndecodableRecord: it is damaged, or a newer release wrote it
         """
         key = claim_rules.host_key(host)
         record = self._synchronizer.read([key]).get(key)

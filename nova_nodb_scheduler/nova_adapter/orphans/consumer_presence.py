@@ -138,6 +138,9 @@ def _of_instance(
     # A cross-cell resize has it in two cells: the one with a host counts.
     if before is not None and before.where is ConsumerPlace.INSTANCE and before.host:
         return before
+    # One that a cell is to build is not buried, though cell0 has it, too, and is read later.
+    if before is not None and before.where is ConsumerPlace.INSTANCE and cell == CELL0:
+        return before
     return ConsumerPresence(ConsumerPlace.INSTANCE, cell, host, builds)
 
 

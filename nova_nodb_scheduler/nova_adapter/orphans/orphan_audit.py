@@ -4,7 +4,10 @@
 The finder looks at what claims suspect. Here every consumer counts that Placement's
 mirror shows on a host and that states in memory do not know; each is then asked of
 Placement and of Nova's databases. Where no living scheduler keeps the mirror
-(``candidates = placement``), Placement itself is asked host by host.
+(``candidates = placement``), or it was not compared in this epoch, or not lately,
+Placement itself is asked provider by provider; so it is of trees that cannot be mirrored,
+whose records say nothing of who stands there. A mirror that is empty since the back end
+was would find nothing, and say so.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
+from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.model import claims as model
-from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
-from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep, placement_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
@@ -34,6 +37,7 @@ _READ = (
     known_namespaces.INSTANCES,
     known_namespaces.MIGRATIONS,
     known_namespaces.PROVIDERS,
+    known_namespaces.MIRRORS,
     known_namespaces.CLAIM_RECORDS,
     known_namespaces.SCHEDULERS,
     known_namespaces.REPORTERS,
@@ -41,7 +45,7 @@ _READ = (
 
 _BATCH = 100
 
-#: Hosts in a row of which Placement says nothing, before no more are asked for: each costs
+#: Questions in a row that Placement does not answer, before no more are asked for: each costs
 #: a time-out.
 _MOST_UNANSWERED = 3
 
@@ -91,6 +95,7 @@ class OrphanAudit:
 
     :param synchronizer: opened
     :param silent_seconds: a beat that is older is a dead process's
+    :param mirror_bound_seconds: age beyond which the mirror is not used
     :param get: asks Placement; here already, where nobody keeps the mirror
     """
 
@@ -99,12 +104,15 @@ class OrphanAudit:
         synchronizer: contract.Synchronizer,
         judge: orphan_verdicts.OrphanJudge,
         silent_seconds: float,
+        mirror_bound_seconds: float,
         get: placement_reader.Get = placement_reader.get_from_placement,
     ) -> None:
         self._judge = judge
         self._reader = placement_reader.PlacementReader(get)
         self._snapshot, self._unread = _read(synchronizer)
         self._now_seconds = synchronizer.now_seconds()
+        self._epoch = synchronizer.head().epoch
+        self._mirror_bound_seconds = mirror_bound_seconds
         self._least_beat = self._now_seconds - silent_seconds
         # Whose heartbeat cannot be read may live.
         self._schedulers = self._unread[known_namespaces.SCHEDULERS.name].union(
@@ -116,8 +124,9 @@ class OrphanAudit:
                 since = self._conductors_since.setdefault(str(beat.get("host")), [])
                 since.append(float(beat.get("since", 0.0)))
         self._suspects = orphan_verdicts.find_suspects(self._snapshot)
-        #: Hosts of which nobody said who stands there.
+        #: Of Placement: what did not tell who stands where.
         self._unasked: list[str] = []
+        self._unanswered = 0
         #: Hosts on which a consumer stands that no state in memory explains.
         self._on = self._orphan_allocations()
 
@@ -133,7 +142,7 @@ class OrphanAudit:
             f"{namespace}/{records.printable_name(key)}"
             for namespace in (known_namespaces.PROVIDERS.name, known_namespaces.CLAIM_RECORDS.name)
             for key in sorted(self._unread[namespace])
-        ] + [f"Placement's provider {records.printable_name(host)}" for host in self._unasked]
+        ] + [f"Placement's {what}" for what in self._unasked]
 
     def rows(self, progress: Callable[[int], None] = lambda looked: None) -> list[AuditRow]:
         """Return what is shown; blocks for a request each.
@@ -216,24 +225,52 @@ class OrphanAudit:
 
     def _allocations(self) -> Iterator[tuple[str, Iterable[str]]]:
         """Return providers and their consumers: of the mirror, or of Placement."""
-        if lapsed_claims.anybody_claims(self._snapshot, self._least_beat):
-            for root, state in self._snapshot.namespace(known_namespaces.PROVIDERS.name).states():
-                yield root, state.get("allocations") or {}
+        if not self._is_mirrored():
+            yield from self._asked(self._roots())
             return
+        broken = []
+        for root, state in self._snapshot.namespace(known_namespaces.PROVIDERS.name).states():
+            if state.get("broken"):
+                broken.append(root)
+            else:
+                yield root, state.get("allocations") or {}
+        yield from self._asked(broken)
+
+    def _is_mirrored(self) -> bool:
+        """Say whether a scheduler may use the mirror; see :meth:`.PlacementMirror.refusal`."""
+        if not lapsed_claims.anybody_claims(self._snapshot, self._least_beat):
+            return False
+        mirrors = self._snapshot.namespace(known_namespaces.MIRRORS.name)
+        swept = mirrors.state(mirror_sweep.PLACEMENT)
+        if swept is None or swept["epoch"] != self._epoch:
+            return False
+        swept_from = backend_time.believed(float(swept["swept_from"]), self._now_seconds)
+        return self._now_seconds - swept_from <= self._mirror_bound_seconds
+
+    def _roots(self) -> list[str]:
+        """Return all of Placement's providers, or where it does not list them the hosts."""
+        try:
+            return sorted(self._reader.listing().trees)
+        except placement_reader.PlacementUnanswered as error:
+            LOG.info("Not all providers are known: %(error)s", {"error": error})
+            self._unanswered += 1
+            self._unasked.append("list of providers")
         nodes = known_namespaces.COMPUTE_NODES.name
-        unanswered = 0
-        for host in (*self._snapshot.namespace(nodes).row_keys(), *sorted(self._unread[nodes])):
-            if unanswered < _MOST_UNANSWERED:
+        return [*self._snapshot.namespace(nodes).row_keys(), *sorted(self._unread[nodes])]
+
+    def _asked(self, providers: Iterable[str]) -> Iterator[tuple[str, Iterable[str]]]:
+        for provider in providers:
+            if self._unanswered < _MOST_UNANSWERED:
                 try:
-                    found = self._reader.allocations(host)
+                    found = self._reader.allocations(provider)
                 except placement_reader.PlacementUnanswered as error:
                     LOG.info("Who is on a host is not known: %(error)s", {"error": error})
-                    unanswered += 1
+                    self._unanswered += 1
                 else:
-                    unanswered = 0
-                    yield host, () if found is None else found.by_consumer
+                    self._unanswered = 0
+                    yield provider, () if found is None else found.by_consumer
                     continue
-            self._unasked.append(host)
+            self._unasked.append(f"provider {records.printable_name(provider)}")
 
     def _living(self, namespace: str) -> list[tuple[str, Mapping[str, Any]]]:
         return [

@@ -32,6 +32,7 @@ from nova_nodb_scheduler.observe import (
     claim_metrics,
     metric_labels,
     process_metrics,
+    reporter_beats,
 )
 from nova_nodb_scheduler.observe import exporter as exporter_module
 from nova_nodb_scheduler.observe import scheduler_metrics as metrics_module
@@ -256,7 +257,7 @@ class SchedulerRuntime:
         self.clock.adjust()
         # A heartbeat that nobody reported has its time of grace from when it
         # came, not from the first request that meets it.
-        self.judge.judge(self.store.snapshot(), self.cells())
+        unproved = {scope: why for scope, why in self._scopes().items() if why}
         if self._nodes is not None:
             self._nodes.look(self.synchronizer)
         p50, p99 = self.percentiles_seconds()
@@ -280,6 +281,7 @@ class SchedulerRuntime:
             "left_out": self._left_out(),
             "hosts": len(self.store.snapshot().namespace(known_namespaces.COMPUTE_NODES.name)),
             "state": self.state(),
+            "unproved": unproved,
             # Under this name others look for who works at the queue.
             "queue": self.queue is not None and self.queue.works(),
             "keeps_queue": self.queue is not None,
@@ -482,22 +484,8 @@ class SchedulerRuntime:
     def _reporters(self) -> dict[str, dict[metrics_module.ReporterName, float]]:
         """Return figures of the reporters, those of a service on a host together."""
         view = self.store.snapshot().namespace(known_namespaces.REPORTERS.name)
-        now = self.clock.now_seconds()
-        kinds = ("living", "queued", "silent", "refused")
-        found: dict[str, dict[metrics_module.ReporterName, float]] = {kind: {} for kind in kinds}
-        for _key, beat in view.states():
-            # Reporters of an older release do not say all of it.
-            name = tuple(str(beat.get(each, "")) for each in ("binary", "host", "cell"))
-            who = (name[0], name[1], name[2])
-            for kind, value in (
-                ("living", 1.0),
-                ("queued", float(beat.get("queued", 0))),
-                ("refused", float(beat.get("refused", 0))),
-            ):
-                found[kind][who] = found[kind].get(who, 0.0) + value
-            silent = max(0.0, now - float(beat.get("beat_at", now)))
-            found["silent"][who] = max(found["silent"].get(who, 0.0), silent)
-        return found
+        beats = (beat for _key, beat in view.states())
+        return reporter_beats.figures(beats, self.clock.now_seconds())
 
     def _ready(self) -> dict[str, float]:
         bound = self._feed_bound_seconds

@@ -145,7 +145,7 @@ class AbandonedRequests:
         :raises NotCleared: something stays
         """
         for server in servers:
-            self._clear_allocations(context, server, check)
+            clear_allocations(self._report_client(), context, server, check)
 
     def _server(
         self,
@@ -161,10 +161,11 @@ class AbandonedRequests:
             remains = self._in_cells(context, server, check, request, has_request=has_request)
             if remains is not None:
                 return remains
-        if server in request.sent or not has_request:
+        if server in request.sent:
             return Remains.DONE
-        self._clear_allocations(context, server, check)
-        return Remains.PLACE
+        # Of one that was deleted, too: who asked for hosts meanwhile may have left some.
+        clear_allocations(self._report_client(), context, server, check)
+        return Remains.PLACE if has_request else Remains.DONE
 
     def _in_cells(
         self,
@@ -190,16 +191,16 @@ class AbandonedRequests:
                 continue
             if not is_mapped(context, server):
                 # A conductor deletes a build request behind the mapping, its user before it.
+                clear_allocations(self._report_client(), context, server, check)
                 check(server)
                 _destroy(context, cell, instance)
-                self._clear_allocations(context, server, check)
                 return Remains.DONE
             if server in request.mapped:
-                self._clear_allocations(context, server, check)
+                clear_allocations(self._report_client(), context, server, check)
                 return Remains.SEND
+            clear_allocations(self._report_client(), context, server, check)
             check(server)
             fail(context, cell, instance, ConductorDied())
-            self._clear_allocations(context, server, check)
             return Remains.DONE
         return None
 
@@ -207,7 +208,7 @@ class AbandonedRequests:
         self, context: Any, cell: Any, instance: Any, check: Check, request: pending.PendingRequest
     ) -> Remains:
         """Settle a server that was sent, and has no host."""
-        has_room = bool(self._allocated(context, instance.uuid)["allocations"])
+        has_room = bool(_allocated(self._report_client(), context, instance.uuid)["allocations"])
         if not has_room and _is_given_up(context, cell, instance):
             return Remains.SEND_AGAIN
         if _still_seconds(instance) < SENT_SECONDS:
@@ -222,29 +223,37 @@ class AbandonedRequests:
         fail(context, cell, instance, NeverArrived(seconds=int(SENT_SECONDS)))
         return Remains.DONE
 
-    def _allocated(self, context: Any, server: str) -> dict[str, Any]:
-        """Return what Placement holds for a server, as it is written back.
 
-        :raises NotCleared: it does not tell
-        """
-        with _telling_of(server):
-            found: dict[str, Any] = self._report_client().get_allocs_for_consumer(context, server)
-            return found
+def clear_allocations(client: Any, context: Any, server: str, check: Check) -> None:
+    """Remove what Placement holds for a server, unless it has changed since it was looked at.
 
-    def _clear_allocations(self, context: Any, server: str, check: Check) -> None:
-        # Nova's own way in one call takes a Placement that does not answer for one that
-        # holds nothing, and has no place for the look between its reading and its writing.
-        found = self._allocated(context, server)
-        if not found["allocations"]:
-            return
-        with _telling_of(server):
-            check(server)
-            is_gone = self._report_client().put_allocations(
-                context, server, {**found, "allocations": {}}
-            )
-        if not is_gone:
-            raise NotCleared(f"allocations of {server}: Placement refused to remove them")
-        LOG.info("Allocations of a former attempt for %(server)s are gone", {"server": server})
+    Nova's own way in one call takes a Placement that does not answer for one that holds
+    nothing, or removes whatever stands by then; neither has a place for the look between the
+    reading and the writing. A consumer whose allocations all went and came again has the
+    generation that it had, and Placement takes it for unchanged: that look is all there is then.
+
+    :param client: Nova's, of Placement
+    :raises NotCleared: something stays
+    """
+    found = _allocated(client, context, server)
+    if not found["allocations"]:
+        return
+    with _telling_of(server):
+        check(server)
+        is_gone = client.put_allocations(context, server, {**found, "allocations": {}})
+    if not is_gone:
+        raise NotCleared(f"allocations of {server}: Placement refused to remove them")
+    LOG.info("Allocations of a former attempt for %(server)s are gone", {"server": server})
+
+
+def _allocated(client: Any, context: Any, server: str) -> dict[str, Any]:
+    """Return what Placement holds for a server, as it is written back.
+
+    :raises NotCleared: it does not tell
+    """
+    with _telling_of(server):
+        found: dict[str, Any] = client.get_allocs_for_consumer(context, server)
+        return found
 
 
 @contextlib.contextmanager

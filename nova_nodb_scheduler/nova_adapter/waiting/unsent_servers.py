@@ -60,6 +60,7 @@ def send_on(
     :param context: of the user
     :param arguments: of this server alone
     :param check: raises where the server is somebody else's
+    :raises abandoned_requests.NotCleared: it cannot be sent, and what it holds stays
     """
     mapping = objects.InstanceMapping.get_by_instance_uuid(context, server)
     cell = mapping.cell_mapping
@@ -87,8 +88,7 @@ def send_on(
             nova_exception.UnexpectedDeletingTaskStateError,
         ):
             LOG.info("Server %(server)s was deleted by its user", {"server": server})
-            check(server)
-            tasks.report_client.delete_allocation_for_instance(context, server, force=True)
+            abandoned_requests.clear_allocations(tasks.report_client, context, server, check)
             return
         _send(tasks, targeted, instance, arguments, hosts)
 
@@ -169,6 +169,7 @@ def _give_up(
     error: Exception,
     check: Callable[[str], None],
 ) -> None:
+    # First: whoever finds it in ERROR takes nothing more away from it.
+    abandoned_requests.clear_allocations(tasks.report_client, context, instance.uuid, check)
     check(instance.uuid)
     abandoned_requests.fail(context, cell, instance, error)
-    tasks.report_client.delete_allocation_for_instance(context, instance.uuid, force=True)

@@ -676,7 +676,10 @@ class WaitingConductor:
                 "Server %(server)s stands in its cell, and is sent from there",
                 {"server": server},
             )
-            ways.send_on(context, server, _alone(arguments.of_servers([server])))
+            try:
+                ways.send_on(context, server, _alone(arguments.of_servers([server])))
+            except abandoned_requests.NotCleared as error:
+                self._leave(attempt, f"a server that cannot be sent is not cleared: {error}")
         if build_requests:
             ways.build(context, build_requests, _prepared(arguments, build_requests))
 

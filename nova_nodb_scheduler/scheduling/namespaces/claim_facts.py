@@ -58,8 +58,8 @@ def digest(key: str, state: Mapping[str, Any]) -> model.ClaimRecord | errors.Inv
     try:
         # The version tells when a claim was confirmed, which nobody asks a digest.
         record = model.ClaimRecord.from_state(key, state, 0)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return errors.InvalidRecord(f"claims/{key}", "claims", f"{type(error).__name__}: {error}")
+    except errors.UndecodableRecord as error:
+        return errors.InvalidRecord(f"claims/{key}", "claims", error.reason)
     return record if record.claims or record.lapsed else None
 
 

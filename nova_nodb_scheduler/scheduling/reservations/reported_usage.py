@@ -55,6 +55,7 @@ class _Node:
     :param expected: see :meth:`ReportedUsage._expected`; None until somebody asks
     """
 
+    uuid: str
     cell: str
     host: str
     node: str
@@ -146,7 +147,8 @@ class ReportedUsage:
         at = None
         if version is not None and names is not None and isinstance(digest, bytes):
             cell, host, node = names
-            at = _Node(cell, host, node, node_facts.number(digest, "num_instances"), version)
+            count = node_facts.number(digest, "num_instances")
+            at = _Node(uuid, cell, host, node, count, version)
         self._last = (uuid, at)
         return at
 
@@ -214,9 +216,22 @@ class ReportedUsage:
         for key in self._migrations.lookup("instance", consumer):
             record = self._migrations.get(key)
             if record is not None and record.version < at.version:
-                if _names(record.state, at):
+                if _names(record.state, at) and not self._was_read_before(at, record.state):
                     return True
         return False
+
+    def _was_read_before(self, at: _Node, migration: Mapping[str, Any]) -> bool:
+        """Say whether a node's row is of before a migration's, though published behind it.
+
+        Two conductors may save and publish them. By the second of the rows' own times, as
+        Nova's tables have them: a row of the same second may be one of before all the same,
+        and clocks of conductors may differ. Then it is counted twice, or not, until the node
+        is saved once more, and nova-compute has the last word.
+        """
+        node = self._nodes.get(at.uuid)
+        saved = _second(namespaces_model.value_at(node.state, ("row",))) if node else ""
+        moved = _second(namespaces_model.value_at(migration, ("row",)))
+        return bool(saved and moved) and saved < moved
 
 
 def _names(state: Mapping[str, Any], node: _Node) -> bool:
@@ -228,3 +243,10 @@ def _names(state: Mapping[str, Any], node: _Node) -> bool:
         and row.get("migration_type") in _MOVES
         and row.get("status") not in _NOT_TAKEN_UP
     )
+
+
+def _second(row: Mapping[str, Any] | None) -> str:
+    """Return when a row was written last, to the second; empty where it does not say."""
+    row = row or {}
+    at = row.get("updated_at") or row.get("created_at")
+    return at[: len("2000-01-01T00:00:00")] if isinstance(at, str) else ""

@@ -664,7 +664,7 @@ def _refusal(
         detail = f"{reason}: {answer.detail}" if answer.detail else reason
         return chosen_hosts.RefusedClaim(wanted, _FAILURES[answer.reason], detail, hosts), reason
     if answer is record_editor.Unwritten.UNREADABLE:
-        detail = "its claims were written by a newer release"
+        detail = "a record of its claims, or of its server group, cannot be read here"
         return chosen_hosts.RefusedClaim(
             wanted, chosen_hosts.ClaimRefusal.NEXT_HOST, detail
         ), answer.value

@@ -61,7 +61,7 @@ class Unwritten(enum.Enum):
     UNKNOWN = "unknown"
     #: The back end went away; nothing was written. Only of edits in a batch.
     UNAVAILABLE = "unavailable"
-    #: A newer release wrote the record. Only of edits in a batch.
+    #: The record is damaged, or a newer release wrote it. Only of edits in a batch.
     UNREADABLE = "unreadable"
     #: No record may have its name; nothing was written.
     REFUSED = "refused"

@@ -234,9 +234,10 @@ def _read(
         try:
             decoded = codec.decode(record.payload)
             codec.check_readable(decoded.schema, known_namespaces.CLAIM_RECORDS)
+            state: Any = decoded.state
+            held = model.ClaimRecord.from_state(host, state, record.version)
         except errors.UndecodableRecord as error:
             LOG.warning("Claims of %(host)s: %(error)s", {"host": host, "error": error})
             continue
-        state: Any = decoded.state
-        claims[host] = model.ClaimRecord.from_state(host, state, record.version), record.revision
+        claims[host] = held, record.revision
     return claims

@@ -4,7 +4,8 @@
 A hold stands in the request's record, and every scheduler leaves the host out of what it
 proposes to others. It takes nothing of the host and is no claim: the head still has to
 win one, and who does not know of a hold yet may be a moment faster. It ends by its
-lease, with the request, or when another host would need less.
+lease, or once its request is built or over. Until then it stays where it is, though another
+host may need less by now; behind its lease another one is tried, where there is one.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ HEALTHY = {
     f'nodb_candidates_total{{source="memory",reason="",{WORKER}}}': "0+600x100",
     f'nodb_candidates_total{{source="placement",reason="more than one group",{WORKER}}}': "0+6x100",
     f"nodb_mirror_age_seconds{{{WORKER}}}": "20+0x100",
+    f"nodb_mirror_keeping{{{WORKER}}}": "1+0x100",
     f"nodb_mirror_failures_total{{{WORKER}}}": "0+0x100",
     f"nodb_claim_writes_lost_total{{{WORKER}}}": "0+6x100",
     f"nodb_claims_taken_total{{{WORKER}}}": "0+600x100",
@@ -100,6 +101,7 @@ FAULTS: dict[str, dict[str, str | None]] = {
     "NodbCandidatesOfPlacement": {
         f'nodb_candidates_total{{source="memory",reason="",{WORKER}}}': "0+3x100"
     },
+    "NodbMirrorMissing": {f"nodb_mirror_age_seconds{{{WORKER}}}": None},
     "NodbMirrorOld": {f"nodb_mirror_age_seconds{{{WORKER}}}": "91+0x100"},
     "NodbMirrorFailures": {f"nodb_mirror_failures_total{{{WORKER}}}": "0+1x100"},
     "NodbClaimConflicts": {f"nodb_claim_writes_lost_total{{{WORKER}}}": "0+400x100"},
@@ -150,6 +152,35 @@ class AlertRulesTest(unittest.TestCase):
                     "rule_files": [str(prometheus_server.RULES)],
                     "evaluation_interval": "1m",
                     "tests": tests,
+                }
+            )
+        )
+        self.promtool("test", "rules", str(written))
+
+    def test_most_requests_that_ask_placement_for_several_reasons_fire_too(self) -> None:
+        """None of the reasons is half of all requests by itself."""
+        told = 'nodb_candidates_total{{source="placement",reason="{}",{}}}'
+        changes: dict[str, str | None] = {
+            f'nodb_candidates_total{{source="memory",reason="",{WORKER}}}': "0+30x100",
+            told.format("mirror too old", WORKER): "0+30x100",
+            told.format("broken provider", WORKER): "0+30x100",
+        }
+        case = self._case("several reasons", changes, ["NodbCandidatesOfPlacement"])
+        case["promql_expr_test"] = [
+            {
+                "expr": f'{_FIRING} and on (alertname) ALERTS{{alertname="{name}"}}',
+                "eval_time": _LATE,
+                "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": count}],
+            }
+            for name, count in (("NodbCandidatesOfPlacement", 3),)
+        ]
+        written = self.directory / "tests.yaml"
+        written.write_text(
+            yaml.safe_dump(
+                {
+                    "rule_files": [str(prometheus_server.RULES)],
+                    "evaluation_interval": "1m",
+                    "tests": [case],
                 }
             )
         )

@@ -29,6 +29,7 @@ from keystoneauth1 import exceptions as keystone
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import assembly
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep
 from nova_nodb_scheduler.observe import (
     exporter,
     metric_labels,
@@ -40,6 +41,7 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer import loader
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.synchronizer.drivers.redis import driver as redis_driver
+from nova_nodb_scheduler.synchronizer.records import publisher as publisher_module
 from nova_nodb_scheduler.synchronizer.replication import replicator_contract
 from nova_nodb_scheduler.testing import patience, redis_server, server_processes
 from nova_nodb_scheduler.wire import codec
@@ -193,7 +195,7 @@ class BackEndAlertsTest(AlertsCase):
             self.request()
         patience.wait_until(is_quiet, ALERT_SECONDS, self.firing, 0.3)
         self.assertEqual([], self.prometheus.unhealthy_rules())
-        self.assertEqual(27, len(prometheus_server.rules()))
+        self.assertEqual(28, len(prometheus_server.rules()))
 
     def test_a_back_end_that_stops_is_seen_on_both_sides_and_so_is_its_return(self) -> None:
         names = (
@@ -319,6 +321,12 @@ class DecisionAlertsTest(AlertsCase):
 
         with self.placement("get", gone):
             self.await_alerts("NodbMirrorOld", "NodbMirrorFailures")
+            # As behind a back end that was emptied.
+            mirrors = known_namespaces.MIRRORS
+            key = records.RecordKey(mirrors.name, mirror_sweep.PLACEMENT)
+            publisher = self.plugin.publisher(self.synchronizer, mirrors.owner)
+            publisher.publish({key: lambda current: publisher_module.DELETE})
+            self.await_alerts("NodbMirrorMissing")
 
 
 class ClaimAlertsTest(AlertsCase):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import calendar
+import datetime
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -35,6 +36,21 @@ def made_at(servers: Collection[str]) -> Mapping[str, float]:
         seconds = 0.0 if at is None else float(calendar.timegm(at.timetuple()))
         found[str(row["instance_uuid"])] = seconds
     return found
+
+
+def made_before(moment: datetime.datetime) -> list[str]:
+    """Return servers whose build requests were made before a moment, the oldest first.
+
+    :param moment: UTC, by the API's clock
+    :raises Exception: whatever a database driver raises
+    """
+    query = (
+        sa.select(_TABLE.c.instance_uuid)
+        .where(_TABLE.c.created_at < moment.replace(tzinfo=None))
+        .order_by(_TABLE.c.created_at, _TABLE.c.id)
+    )
+    rows = nova_tables.select_api(nova_context.get_admin_context(), query)
+    return [str(row["instance_uuid"]) for row in rows]
 
 
 def in_cells(servers: Collection[str]) -> frozenset[str]:

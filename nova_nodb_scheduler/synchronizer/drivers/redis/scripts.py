@@ -11,7 +11,11 @@ keeps its clients' connections all the while.
 
 A script that fails half-way is not undone by the server. So everything that can
 be refused (memory, disk, replicas, key types) is refused at the first write:
-the server judges memory once per call, and keys are typed by the guard.
+the server judges memory once per call, and keys are typed by the guard. What
+fails behind it all the same (a right that was taken away in mid-run) is told as
+not written, and must not be read: a write puts a mark in the place of the count,
+and whoever comes next to one that was left ends the epoch. Waking is no part of
+a write, and fails none.
 """
 
 from __future__ import annotations
@@ -63,6 +67,10 @@ end
 local seq, floor, count = tonumber(held[3]), tonumber(held[4]), tonumber(held[5])
 """
 
+#: In the place of the count while a write is carried out; no script meets it but behind one
+#: that failed half-way.
+_UNDER_WAY = "local UNDER_WAY = 'under way'"
+
 _PREAMBLE = (_KEYS, _PRIMARY, _WHOLE, _GUARD)
 
 #: KEYS: one of its own. Does whatever the others do: a right that is missing
@@ -100,6 +108,7 @@ EPOCH = Script.of(
     _KEYS,
     _PRIMARY,
     _WHOLE,
+    _UNDER_WAY,
     """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local held = redis.call(
@@ -111,6 +120,8 @@ local why, turns, seen = ARGV[4], 0, began_of(ARGV[5])
 if why == '' then
   if not held[3] then
     why = 'the server held none'
+  elseif held[6] == UNDER_WAY then
+    why = 'a write failed half-way: look into who was told so, and why'
   elseif not is_whole(held[6]) then
     why = 'records are missing: keys were deleted or evicted'
   elseif held[4] ~= replid then
@@ -167,6 +178,7 @@ HEAD = Script.of(
 #: -> OK, seq before them, then per write the version won, or {version, payload} that stands
 WRITE = Script.of(
     *_PREAMBLE,
+    _UNDER_WAY,
     """
 local results, won, puts, created = {'OK', seq}, {}, false, 0
 for at = 3, #ARGV, 4 do
@@ -188,7 +200,7 @@ if #won == 0 then return results end
 -- accepted write it takes: this refuses a call that puts, and lets one that only
 -- deletes pass, for that is what makes room.
 if not puts then redis.call('HDEL', meta, '') end
-redis.call('HSET', meta, 'seq', seq + #won, 'count', count + created)
+redis.call('HSET', meta, 'count', UNDER_WAY)
 local time
 for place, at in ipairs(won) do
   local name, version = ARGV[at], seq + place
@@ -203,8 +215,14 @@ for place, at in ipairs(won) do
   redis.call('ZADD', order, version, name)
   results[(at + 9) / 4] = version
 end
-redis.call('XADD', wake, 'MAXLEN', '=', 1, ARGV[2] .. '-' .. string.format('%.0f', seq + #won),
-  'v', seq + #won)
+redis.call('HSET', meta, 'seq', seq + #won, 'count', count + created)
+local entry = ARGV[2] .. '-' .. string.format('%.0f', seq + #won)
+local woken = redis.pcall('XADD', wake, 'MAXLEN', '=', 1, entry, 'v', seq + #won)
+if type(woken) == 'table' and woken.err then
+  -- It holds a later entry, which somebody else's hand put there.
+  redis.pcall('UNLINK', wake)
+  redis.pcall('XADD', wake, 'MAXLEN', '=', 1, entry, 'v', seq + #won)
+end
 return results
 """,
 )

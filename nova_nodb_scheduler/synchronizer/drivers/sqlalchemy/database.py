@@ -137,7 +137,7 @@ class Database:
                 self.give_back(connection)
             return found
 
-        with failures.translated(self.name):
+        with self.translated():
             return self._use_on_trust(self.engines[1], answer)
 
     @contextlib.contextmanager
@@ -215,7 +215,7 @@ class Database:
 
         :raises BackendUnavailable: it did not come through
         """
-        with failures.translated(self.name):
+        with self.translated():
             try:
                 return transaction()
             except failures.DATABASE_ERRORS as error:
@@ -223,6 +223,26 @@ class Database:
                     raise
             # Only now, as tenacity alone takes a tenth of a small write's time.
             return self._retrying(transaction)
+
+    @contextlib.contextmanager
+    def translated(
+        self, leave: Callable[[BaseException], bool] = lambda _error: False
+    ) -> Iterator[None]:
+        """Turn database errors into BackendUnavailable; leave a server that takes no writes.
+
+        One that a failover demoted keeps its connections, and would be asked as long as they
+        live, readers' too, though the address leads to another by now.
+
+        :param leave: tells which errors are left as they are
+        """
+        with failures.translated(self.name, leave):
+            try:
+                yield
+            except failures.DATABASE_ERRORS as error:
+                if failures.is_of_unfit_server(error):
+                    for engine in self._engines:
+                        engine.dispose()
+                raise
 
     def unavailable(self, reason: str) -> errors.BackendUnavailable:
         """Return the error for a reason of our own."""

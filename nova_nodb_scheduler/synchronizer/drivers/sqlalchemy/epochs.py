@@ -7,11 +7,11 @@ clouds in one store would be offered to both. The name stands in a table of its
 own, which outlives records that are emptied and epochs that begin anew.
 
 *What makes a new epoch*: the sequence's row is missing (fresh or emptied
-tables); the record of the last version is missing (records emptied alone);
-the sequence is behind what this process has seen of it (a restored backup,
-a replica that lagged when it was promoted). The naive way, to leave that to
-the readers' cursors, misses a backup whose sequence passed the cursors again
-before they looked.
+tables); the record of the last version is missing (records emptied alone), or one
+has a later version (the sequence put back alone); the sequence is behind what this
+process has seen of it (a restored backup, a replica that lagged when it was
+promoted). The naive way, to leave that to the readers' cursors, misses a backup
+whose sequence passed the cursors again before they looked.
 
 An epoch has a *base*: its versions, and so its revisions, begin at the
 database's clock in microseconds. Nobody writes a million records a second for
@@ -30,15 +30,19 @@ the records that it saw with the highest versions. Within an epoch a record's
 version never falls, and one that is gone was a tombstone, above which the floor
 rose. What was put back holds some of them as they were before, unless others have
 written them all since. They are looked at by one statement wherever a connection
-was made anew, which no such database is come to without, and before a sequence
-that was found behind is taken for sound again.
+was made anew, as a promotion makes it, and before a sequence that was found behind is
+taken for sound again. A dump can be read back under connections that live on, though:
+who looks all the time sees the sequence behind; who did not look for ``REST_SECONDS``
+looks at the witnesses first, and behind an answer that took so long.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import operator
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
@@ -108,6 +112,8 @@ _Result = TypeVar("_Result")
 
 #: Records that are remembered, see the module.
 WITNESSES = 64
+#: Who saw the sequence no later than so long ago looks at the records it saw, too.
+REST_SECONDS = 2.0
 #: In a connection's ``info``: that it leads to the history that was seen.
 _VOUCHED = "nodb_vouched"
 
@@ -152,6 +158,8 @@ class Epochs(epoch_memory.EpochKeeper):
         self._highest_version = 0
         #: Of the epoch: versions that records were seen at.
         self._witnesses: dict[records.RecordKey, int] = {}
+        #: When the sequence was seen to go on with what was seen before.
+        self._looked_at = -math.inf
 
     def note(self, epoch: str, version: int) -> None:
         """Remember a committed state of the sequence."""
@@ -161,6 +169,19 @@ class Epochs(epoch_memory.EpochKeeper):
                 if epoch != self._epoch:
                     self._witnesses = {}
                 self._epoch, self._highest_version = epoch, version
+                self._note_time()
+
+    def note_look(self, row: statements.SequenceRow) -> None:
+        """Remember that a row was read, which says of itself alone that it goes on."""
+        with self._lock:
+            if row.epoch == self._epoch and row.version >= self._highest_version:
+                self._note_time()
+
+    def _note_time(self) -> None:
+        # Who has rested looks at the witnesses first: others may have gone on meanwhile.
+        now = time.monotonic()
+        if now - self._looked_at <= REST_SECONDS:
+            self._looked_at = now
 
     def note_records(self, epoch: str, seen: Iterable[records.Record]) -> None:
         """Remember records as they were committed in an epoch, which was noted before."""
@@ -178,13 +199,16 @@ class Epochs(epoch_memory.EpochKeeper):
                 )
 
     def vouch(self, connection: sa.Connection) -> None:
-        """Make sure that a connection leads to the history that was seen; once for each.
+        """Make sure that a connection leads to the history that was seen.
 
-        To be called before anything is read on it that is relied upon.
+        To be called before anything is read on it that is relied upon, and behind what
+        may have taken long. Costs nothing where the connection is known and this client
+        did not rest.
 
         :raises EpochBroken: it leads to another, or to a replica that lags
         """
-        if connection.info.get(_VOUCHED):
+        begun_at = time.monotonic()
+        if connection.info.get(_VOUCHED) and begun_at - self._looked_at <= REST_SECONDS:
             return
         is_begun = connection.in_transaction()
         is_contradicted = self._is_contradicted(connection)
@@ -193,6 +217,8 @@ class Epochs(epoch_memory.EpochKeeper):
         if is_contradicted:
             raise EpochBroken
         connection.info[_VOUCHED] = True
+        with self._lock:
+            self._looked_at = max(self._looked_at, begun_at)
 
     def ask(
         self,
@@ -209,7 +235,9 @@ class Epochs(epoch_memory.EpochKeeper):
 
         def vouched(connection: sa.Connection) -> _Result:
             self.vouch(connection)
-            return question(connection, *args, **kwargs)
+            answer = question(connection, *args, **kwargs)
+            self.vouch(connection)
+            return answer
 
         return self._database.ask(vouched)
 
@@ -241,7 +269,7 @@ class Epochs(epoch_memory.EpochKeeper):
 
         :raises BackendUnavailable: the database's ordering is another
         """
-        if row is None or row.records_missing:
+        if row is None or row.is_torn:
             return False
         self._require_ordering(row)
         known = known or self.known()
@@ -328,6 +356,8 @@ class Epochs(epoch_memory.EpochKeeper):
                     cause = f"version {row.version} is behind {highest}: an older backup?"
                 elif row.version > max(newest, row.floor):
                     cause = f"the record of version {row.version} is gone: emptied tables?"
+                elif newest > row.version:
+                    cause = f"version {row.version} is behind its records' {newest}: older tables?"
                 elif self._is_contradicted(connection):
                     cause = (
                         "it lacks what was seen of its records, and others went on in it: a "

@@ -44,6 +44,13 @@ _CONTENTION_TEXTS = ("database is locked", "due to lock timeout", "could not ser
 _STOPPED_CODES = frozenset({1053, 1180, 1317, 1927, 1969})
 #: The client library's own: the server said nothing, or nothing that could be read.
 _CLIENT_CODES = range(2000, 3000)
+#: MariaDB's and MySQL's, of a server that takes no writes: a Galera node that is not
+#: synced, a transaction that may only read, ``innodb_read_only``.
+_UNFIT_CODES = frozenset({1047, 1792, 1836})
+#: The same, of ``read_only``, and of other options that forbid a statement.
+_FORBIDDEN_CODE = 1290
+#: PostgreSQL's, of a standby and of ``default_transaction_read_only``.
+_READ_ONLY_STATE = "25006"
 #: MariaDB's 1047, of every statement on a Galera node that is not synced.
 _NOT_SYNCED_TEXT = "WSREP has not yet prepared node"
 _TABLE_MISSING_TEXTS = ("no such table", "1146", "does not exist")
@@ -84,6 +91,18 @@ def leaves_in_doubt(error: BaseException) -> bool:
     code = next(iter(innermost(error).args), None)
     is_told = isinstance(code, int) and code not in _CLIENT_CODES and code not in _STOPPED_CODES
     return isinstance(error, db_exc.DBConnectionError) or not is_told
+
+
+def is_of_unfit_server(error: BaseException) -> bool:
+    """Tell whether a server refused a statement for it takes no writes, and says so to all.
+
+    As one that a failover left behind does, on connections that live on.
+    """
+    inner = innermost(error)
+    if getattr(inner, "sqlstate", None) == _READ_ONLY_STATE:
+        return True
+    code = next(iter(inner.args), None)
+    return code in _UNFIT_CODES or (code == _FORBIDDEN_CODE and "read-only" in str(inner))
 
 
 def is_not_understood(error: BaseException) -> bool:

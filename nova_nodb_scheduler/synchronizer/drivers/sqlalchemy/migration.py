@@ -21,7 +21,12 @@ from alembic import command, config, script
 from oslo_log import log as logging
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import engines, failures, schema
+from nova_nodb_scheduler.synchronizer.drivers.sqlalchemy import (
+    engines,
+    failures,
+    options,
+    schema,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ def sync(engine: sa.Engine, branch: str | None = None) -> Mapping[str, str | Non
     backend = failures.backend_name(engine.url)
     with failures.translated_at_opening(engine.url), _exclusive(engine) as connection:
         present = _present(connection)
+        if not present:
+            _require_utf8(connection)
         if branch == "contract" and "expand" in pending_at(present):
             raise errors.SchemaMismatch(
                 backend, _shown(present.get("expand")), f"{heads()['expand']} before contracting"
@@ -200,6 +207,23 @@ def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
             finally:
                 if dialect == "mysql" and not connection.invalidated:
                     _run(connection, "SELECT RELEASE_LOCK(:name)", name=_LOCK_NAME)
+
+
+def _require_utf8(connection: sa.Connection) -> None:
+    """Refuse to make tables that do not hold every name: the batch it is in would fail for good.
+
+    :raises ConfigurationError: PostgreSQL's database is in another encoding
+    """
+    if connection.dialect.name != "postgresql":
+        return  # MySQL's columns are bytes, SQLite's always UTF-8
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        raise errors.ConfigurationError(
+            f"[{options.GROUP}] connection",
+            connection.engine.url.render_as_string(hide_password=True),
+            f"the database's encoding is {encoding}, which does not hold the names of all hosts: "
+            "create it with ENCODING 'UTF8' TEMPLATE template0",
+        )
 
 
 def _run(connection: sa.Connection, statement: str, **parameters: Any) -> None:

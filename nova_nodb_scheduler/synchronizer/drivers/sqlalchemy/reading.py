@@ -100,12 +100,12 @@ class Reader:
     def has_news(self, cursor: records.Cursor) -> bool:
         """Look whether something newer may be there, by one statement."""
         row = self._database.ask(statements.peek)
+        if row is not None:
+            self._epochs.note_look(row)
         if self._sequencer is not None and row is not None and self._sequencer.relieve(row):
             return True
         return (
-            row is None
-            or row.records_missing
-            or (row.epoch, row.version) != (cursor.epoch, cursor.version)
+            row is None or row.is_torn or (row.epoch, row.version) != (cursor.epoch, cursor.version)
         )
 
     def read(self, keys: Collection[records.RecordKey]) -> list[records.Record]:
@@ -229,7 +229,7 @@ class Reader:
         found, row = self._epochs.ask(
             lambda connection: (question(connection), statements.peek(connection))
         )
-        if row is None or row.epoch != cursor.epoch or row.records_missing:
+        if row is None or row.epoch != cursor.epoch or row.is_torn:
             raise epochs.EpochBroken(f"epoch {cursor.epoch} is not in force")
         if row.version < cursor.version:
             raise epochs.EpochBroken(f"version {row.version} is behind {cursor.version}")

@@ -233,7 +233,7 @@ class Sequencer:
         time.sleep(max(0.0, self._next_at - time.monotonic()))
         self._next_at = time.monotonic() + INTERVAL_SECONDS
         try:
-            with failures.translated(self._database.name, leave=failures.is_contention):
+            with self._database.translated(leave=failures.is_contention):
                 # As they are raised: contention says that another numbers at this moment.
                 self._remember(self._epochs.across(lambda: self._number(None)))
         except Exception as error:

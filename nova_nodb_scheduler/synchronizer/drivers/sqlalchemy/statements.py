@@ -84,13 +84,16 @@ class SequenceRow:
         return records.Cursor(self.epoch, self.version)
 
     @property
-    def records_missing(self) -> bool:
-        """True if somebody emptied the records behind our back.
+    def is_torn(self) -> bool:
+        """True if somebody emptied or put back the records, or the sequence, alone.
 
         The record that got the last version is there, or it was a tombstone
-        and collected: then the floor is not below it.
+        and collected: then the floor is not below it. None has a later one: its
+        version would be given a second time.
         """
-        return self.newest is not None and self.version > max(self.newest, self.floor)
+        if self.newest is None:
+            return False
+        return self.newest > self.version or self.version > max(self.newest, self.floor)
 
 
 def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:

@@ -138,7 +138,9 @@ class Writer:
 
         def begin(connection: sa.Connection) -> statements.Found:
             self._epochs.vouch(connection)
-            return counter_statements.lock(connection, keys)
+            found = counter_statements.lock(connection, keys)
+            self._epochs.vouch(connection)
+            return found
 
         with self._database.hot_writer(begin) as (connection, found):
             row, standing = found.sequence, found.standing

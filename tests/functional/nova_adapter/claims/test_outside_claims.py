@@ -432,6 +432,65 @@ class OutsideClaimsTest(placement_cloud.PlacementCase):
             self.assertFalse(self._go(other, self.one, instance_group=group))
             self.assertTrue(self._go(other, self.two, instance_group=group))
 
+    def _in_cell(self, host: str, node: str) -> objects.Instance:
+        """Have a host in its cell's database, and a server there; nothing of it is published."""
+        values = {**cloud.node_values(host), "uuid": node, "host_ip": "192.0.2.1"}
+        more = {"supported_hv_specs": [], "metrics": "[]", "numa_topology": None}
+        objects.ComputeNode(self.context, **values, **more).create()
+        server = self._instance()
+        server.host, server.node, server.compute_id = host, f"node-{host}", 1
+        server.create()
+        return server
+
+    def test_without_the_back_end_members_that_were_built_since_rule_an_alternate_out(self) -> None:
+        cloud.clear(cloud.databases()[cloud.CELL1])
+        member, other = self._in_cell("h1", self.one).uuid, str(uuid.uuid4())
+        self._in_cell("h2", self.two)
+        self.hub.faults.go_down()
+        for policy, refused, alternate in (
+            ("anti-affinity", self.one, self.two),
+            ("affinity", self.two, self.one),
+        ):
+            now = self._group(policy, member, other)
+            asked = objects.InstanceGroup(
+                uuid=now.uuid, policy=policy, members=[other], hosts=[], rules={}
+            )
+            self.assertFalse(self._go(other, refused, instance_group=asked), policy)
+            self.assertEqual({}, self.consumers(refused))
+            self.assertTrue(self._go(other, alternate, instance_group=asked), policy)
+            self.admin.delete(f"/allocations/{other}")
+
+    def test_so_does_one_that_is_on_its_way_there(self) -> None:
+        cloud.clear(cloud.databases()[cloud.CELL1])
+        member, other = self._in_cell("h1", self.one), str(uuid.uuid4())
+        self._in_cell("h2", self.two)
+        places = {"source_compute": "h1", "source_node": "node-h1"}
+        places |= {"dest_compute": "h2", "dest_node": "node-h2", "dest_compute_id": 2}
+        objects.Migration(
+            self.context,
+            instance_uuid=member.uuid,
+            status="migrating",
+            migration_type="live-migration",
+            **places,
+        ).create()
+        self.hub.faults.go_down()
+        group = self._group("anti-affinity", member.uuid, other)
+        for node in (self.one, self.two):
+            self.assertFalse(self._go(other, node, instance_group=group))
+
+    def test_where_the_cell_cannot_be_read_either_it_is_left_to_nova_compute(self) -> None:
+        other = str(uuid.uuid4())
+        group = self._group("anti-affinity", str(uuid.uuid4()), other)
+        self.hub.faults.go_down()
+        with (
+            mock.patch.object(
+                objects.ComputeNode, "get_by_uuid", autospec=True, side_effect=db_exception.DBError
+            ),
+            self.assertLogs("nova_nodb_scheduler", "WARNING") as logged,
+        ):
+            self.assertTrue(self._go(other, self.one, instance_group=group))
+        self.assertIn("nova-compute", "".join(logged.output))
+
     def _stand(self, server: str, host: str) -> None:
         """A server is on a host, as its cell's conductor published it."""
         self._publish(

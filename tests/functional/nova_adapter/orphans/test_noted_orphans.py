@@ -322,7 +322,7 @@ class NeverDeletedTest(NotedCase):
 
     def audited(self) -> Any:
         judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(self.client))
-        return orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0).rows()
+        return orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0, 300.0).rows()
 
 
 class UnnotedTest(test_memory_decisions.MemoryDecisionsCase):
@@ -356,11 +356,14 @@ class AuditedTest(NotedCase):
             raise keystone.ConnectFailure("made away")
 
         judge = orphan_verdicts.OrphanJudge(placement_calls.AllocationCalls(self.client))
-        audit = orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0, silent)
+        audit = orphan_audit.OrphanAudit(self.synchronizer, judge, 30.0, 300.0, silent)
         self.assertEqual([], audit.rows())
         # None of them has a clean bill.
         self.assertEqual(
-            {f"Placement's provider {node.uuid}" for node in self.nodes.values()},
+            {
+                "Placement's list of providers",
+                *(f"Placement's provider {node.uuid}" for node in self.nodes.values()),
+            },
             set(audit.unseen),
         )
         self.assertEqual(3, len(asked))

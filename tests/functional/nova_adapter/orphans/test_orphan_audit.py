@@ -16,6 +16,8 @@ from nova_nodb_scheduler.cmd import application
 from nova_nodb_scheduler.cmd.commands import allocations_audit
 from nova_nodb_scheduler.model import namespaces, records
 from nova_nodb_scheduler.nova_adapter.orphans import consumer_presence
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep
+from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.orphans import test_orphans
 
@@ -151,6 +153,47 @@ class AuditCommandTest(test_orphans.OrphansCase):
         self.assertEqual((1, {}), (status, found))
         for name in names:
             self.assertIn(name, told.getvalue())
+
+    def rewrite(self, namespace: namespaces.Namespace, name: str, **changes: Any) -> None:
+        """Have a record say something else."""
+        key = records.RecordKey(namespace.name, name)
+        client = self.plugin.make_synchronizer()
+        client.open()
+        self.addCleanup(client.close)
+        held = client.read([key])[key]
+        state = {**codec.decode(held.payload).state, **changes}
+        payload = codec.encode(state, namespace.schema)
+        [result] = client.write([records.Write(key, held.revision, payload)])
+        self.assertTrue(result.won)
+
+    def test_a_mirror_that_nobody_compared_is_no_clean_bill(self):
+        served, strange, apart = (str(uuid.uuid4()) for _ in range(3))
+        self.server(cloud.CELL1, "h1", served)
+        self.allocate(served, "h1")
+        self.allocate(strange, "h2")
+        # No node's: of a compute that is gone.
+        self.provider(apart, VCPU=4, MEMORY_MB=16384, DISK_GB=100)
+        gone = str(uuid.uuid4())
+        self.nodes["gone"] = mock.Mock(uuid=apart)
+        self.allocate(gone, "gone")
+        for changes in ({"swept_from": 1.0}, {"epoch": "a former one"}):
+            self.rewrite(test_orphans.known_namespaces.MIRRORS, mirror_sweep.PLACEMENT, **changes)
+            status, found = self.audit()
+            self.assertEqual((1, {strange, gone}), (status, found.keys()))
+            self.assertEqual([apart], found[gone]["hosts"])
+
+    def test_what_stands_on_a_tree_that_cannot_be_mirrored_is_found(self):
+        strange = str(uuid.uuid4())
+        self.allocate(strange, "h1")
+        self.mirrored(strange)
+        self.rewrite(
+            test_orphans.known_namespaces.PROVIDERS,
+            self.nodes["h1"].uuid,
+            broken="made",
+            allocations={},
+        )
+        status, found = self.audit()
+        self.assertEqual((1, {strange}), (status, found.keys()))
 
     def test_it_deletes_what_is_absent_and_of_the_dead_alone(self):
         own = self.runtime.replicator.status().identity

@@ -92,6 +92,9 @@ class MariaDBCloud(cloud.CloudCase):
     def heartbeats(self) -> list[Any]:
         return list(self.states(known_namespaces.REPORTERS).values())
 
+    def schedulers(self) -> list[Any]:
+        return list(self.states(known_namespaces.SCHEDULERS).values())
+
     def until(self, condition: Any) -> None:
         deadline = time.monotonic() + 60.0
         while not condition():
@@ -123,6 +126,8 @@ class LookTest(MariaDBCloud):
     def test_a_cloud_that_runs_is_looked_at_whole(self) -> None:
         self.run_conductor()
         self.run_scheduler()
+        # One that has just begun serves nothing from memory yet, which is told.
+        self.until(lambda: [each["unproved"] for each in self.schedulers()] == [{}])
 
         found = self.look()
 

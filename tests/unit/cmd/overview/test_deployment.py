@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What status gathers from back end and schedulers, and what it calls a problem."""
 
+import datetime as dt
 import io
 
 import rich.console
@@ -162,6 +163,91 @@ class GatherTest(testtools.TestCase):
 
         self.assertEqual([11], [each["pid"] for each in found.schedulers])
         self.assertEqual((), found.problems)
+
+    def started(self, seconds_ago, ahead_seconds=0.0):
+        """What a beat tells of its process's start, whose clock is ahead of the back end's."""
+        client = self.cloud.client()
+        client.open()
+        self.addCleanup(client.close)
+        at = client.now_seconds() - seconds_ago + ahead_seconds
+        text = dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="seconds")
+        return {"started_at": text, "clock_offset_seconds": ahead_seconds}
+
+    def test_a_frozen_worker_beside_others_of_its_host_is_a_problem(self):
+        self.healthy()
+        for pid in (21, 22):
+            self.cloud.scheduler("sched2", pid, **self.started(500.0))
+            self.answers.setdefault("sched2", []).append(samples.status("sched2", pid))
+        self.cloud.scheduler("sched2", 23, 100.0, **self.started(500.0, ahead_seconds=7200.0))
+
+        found = self.gather()
+
+        self.assertEqual(1, len(found.problems), found.problems)
+        self.assertRegex(found.problems[0], r"sched2 \(process 23\) is silent for 1\d\d s")
+
+    def test_each_worker_takes_the_place_of_one_that_ended_before_it_began(self):
+        self.healthy()
+        for pid, age_seconds, began in (
+            *((31, 900.0, 2000.0), (32, 600.0, 2000.0)),
+            # In the place of 32, and 34 in its.
+            *((33, 300.0, 598.0), (34, 0.0, 299.0)),
+        ):
+            self.cloud.scheduler("sched2", pid, age_seconds, **self.started(began))
+        self.answers["sched2"] = [samples.status("sched2", 34)]
+
+        found = self.gather()
+
+        self.assertEqual([11, 31, 34], [each["pid"] for each in found.schedulers])
+        self.cloud.scheduler("sched2", 35, **self.started(10.0))
+        self.answers["sched2"].append(samples.status("sched2", 35))
+        self.assertEqual((), self.gather().problems)
+
+    def looked_at(self):
+        """As the doctor and a watched status do: nobody is asked."""
+        return deployment.gather(
+            process_reports.read_backend(self.cloud.client()), None, (), 15.0, 300.0
+        )
+
+    def test_where_nobody_is_asked_beats_tell_which_cells_are_not_proved(self):
+        self.healthy()
+        self.assertIsNone(self.looked_at().cells[0]["proved"])
+        self.cloud.scheduler("sched1", 11, unproved={})
+        self.assertIs(True, self.looked_at().cells[0]["proved"])
+        self.cloud.scheduler("sched2", 22, unproved={"cell1": "reporter behind"})
+        self.cloud.scheduler("sched3", 33, 100.0, unproved={"cell1": "feed not proved"})
+
+        found = self.looked_at()
+
+        self.assertIs(False, found.cells[0]["proved"])
+        self.assertEqual({"sched2:22:1": "reporter behind"}, found.cells[0]["reasons"])
+        self.assertIn("Cell cell1 is not proved for sched2:22:1: reporter behind.", found.problems)
+
+    def test_what_a_worker_answers_counts_more_than_its_beat(self):
+        self.healthy()
+        self.cloud.scheduler("sched1", 11, unproved={"cell1": "reporter behind"})
+        self.assertEqual((), self.gather().problems)
+
+    def claimed(self, **figures):
+        self.cloud.cell("cell1")
+        self.cloud.mirror()
+        settling = {"pending": 1.0, "settles": 1.0, "oldest_pending_seconds": 1.0, **figures}
+        self.run_scheduler("sched1", 11, claiming=True)
+        self.cloud.scheduler("sched1", 11, claiming=True, settling=settling)
+        return deployment.gather(
+            process_reports.read_backend(self.cloud.client()),
+            self.ask,
+            (Unanswered,),
+            15.0,
+            300.0,
+            claim_lease_seconds=30.0,
+        )
+
+    def test_claims_that_nobody_settles_are_a_problem(self):
+        self.assertEqual((), self.claimed().problems)
+        [problem] = self.claimed(oldest_pending_seconds=100.0).problems
+        self.assertIn("100 s", problem)
+        [problem] = self.claimed(settles=0.0).problems
+        self.assertIn("settles claims", problem)
 
     def test_each_worker_of_a_host_is_asked(self):
         self.healthy()

@@ -278,6 +278,14 @@ class ChecksTest(testtools.TestCase):
 
         self.assertEqual([Code.FAILURE] * 2, [finding.code for finding in findings])
 
+    def test_a_silent_scheduler_beside_others_is_a_warning_by_name(self):
+        self.cloud.scheduler("sched2", 22, age_seconds=100.0)
+
+        [finding] = judgements.judge_feeds(self.found(), expects_schedulers=True)
+
+        self.assertEqual(Code.WARNING, finding.code)
+        self.assertIn("sched2 (process 22) is silent for 100 s", finding.text)
+
     def test_no_scheduler_is_a_failure_only_where_one_is_expected(self):
         self.cloud = self.useFixture(samples.BackendFixture())
 
@@ -304,6 +312,16 @@ class ChecksTest(testtools.TestCase):
 
         self.assertEqual(Code.WARNING, result.code)
         self.assertIn("No conductor reports for cell cell2", result.details)
+
+    def test_a_cell_that_schedulers_do_not_serve_from_memory_is_a_warning(self):
+        self.status = samples.status("sched1", 11, missing={"cell1": "reporter behind"})
+
+        result = self.cells(
+            services=[Service("nova-conductor", "cond1", "cell1", True)], nodes={"cell1": 3}
+        )
+
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertIn("reporter behind", result.details)
 
     def test_a_cell_that_was_never_imported_is_a_warning(self):
         self.cloud.cell("cell1", epoch="an older one")

@@ -281,6 +281,24 @@ class FitsTest(testtools.TestCase):
 
         self.assertFalse(self.fits({"x": held()}, enabled=NUMBERS))
 
+    def test_a_row_of_before_the_move_that_another_published_behind_it_counts_no_move(self):
+        seen = []
+
+        def fitted(uuid, wanted, others):
+            seen.append(set(others))
+            return True
+
+        share = model.NodeShare(instances=1, fitted={"numa": 1})
+        others = {"x": held(model.NodeShare(instances=1, fitted={"numa": 2}))}
+        moves = migration("x")
+        moves["row"]["updated_at"] = "2026-11-28T20:00:10"
+        # Of the same second it is the save that follows the migration's, as a rule.
+        for at in ("2026-11-28T20:00:09.999999", "2026-11-28T20:00:10"):
+            self.hosts.put(MIGRATIONS, f"m-x@{hosts.CELL}", moves)
+            self.hosts.put(NODES, "n1", hosts.node("n1", "h1", updated_at=at))
+            self.fits(others, node=share, fitted=fitted)
+        self.assertEqual([{"x"}, set()], seen)
+
     def test_a_node_nobody_knows_takes_nothing(self):
         self.hosts.put(NODES, "n1", None)
 

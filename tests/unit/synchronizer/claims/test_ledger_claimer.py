@@ -217,6 +217,50 @@ class TakingTest(ClaimerCase):
         self.refused(answers[0], chosen_hosts.ClaimRefusal.NEXT_HOST)
         self.taken(answers[1])
 
+    def malformed(self, key, state):
+        namespaces = known_namespaces.CLAIM_RECORDS, known_namespaces.GROUP_CLAIMS
+        [schema] = [each.schema for each in namespaces if each.name == key.namespace]
+        self.one.client.write([records.Write(key, 0, codec.encode(state, schema))])
+
+    def test_a_record_that_is_none_of_claims_keeps_its_host_out(self):
+        malformed = {"h1": {"claims": {"c": {"state": "of old"}}}, "h2": {"claims": ["c"]}}
+        for host, state in malformed.items():
+            self.malformed(claim_rules.host_key(host), state)
+            [answer] = self.take(self.one, claiming_schedulers.wanted("a", host))
+            self.refused(answer, chosen_hosts.ClaimRefusal.NEXT_HOST)
+
+    def test_a_group_whose_record_is_none_of_members_is_joined_by_nobody(self):
+        member = {"state": "confirmed", "claim_id": "i", "writer": "w"}
+        malformed = (
+            {"members": {"c": {"h1": {**member, "state": "of old"}}}},
+            {"members": {"c": {"h1": {"state": "confirmed"}}}},
+            {"members": {"c": {"h1": {**member, "deadline_seconds": "soon"}}}},
+            {"members": {"c": {"h1": {**member, "confirmed_by": "now"}}}},
+            {"members": {"c": "h1"}},
+            {"members": ["c"]},
+            {"settled": {"epoch": "e"}},
+        )
+        for number, state in enumerate(malformed):
+            group = requests.Group(f"m{number}", "anti-affinity", frozenset(["anti-affinity"]))
+            self.malformed(group_rules.group_key(group.uuid), state)
+            [answer] = self.take(
+                self.one,
+                claiming_schedulers.wanted(f"a{number}", "h2"),
+                request=attrs.evolve(APART, group=group),
+            )
+            self.refused(answer, chosen_hosts.ClaimRefusal.NEXT_HOST)
+        self.assertEqual({}, self.held("h2"))
+
+    def test_a_place_in_a_group_whose_record_broke_cannot_be_given_back_and_raises_nothing(self):
+        [answer] = self.take(self.one, claiming_schedulers.wanted("a", "h1"), request=APART)
+        taken = self.taken(answer)
+        key = group_rules.group_key("g1")
+        [found] = self.one.client.read([key]).values()
+        payload = codec.encode({"members": {"a": "h1"}}, known_namespaces.GROUP_CLAIMS.schema)
+        self.one.client.write([records.Write(key, found.revision, payload)])
+        self.one.claimer.release([taken])
+        self.assertEqual({}, self.held("h1"))
+
     def test_exactly_the_capacity_is_granted_to_racing_schedulers(self):
         schedulers = [self.scheduler(f"s{n}") for n in range(6)]
         granted: list[str] = []

@@ -121,6 +121,14 @@ class LapsedClaimsTest(testtools.TestCase):
         )
         self.assertEqual({"b"}, set(found["absent"].lapsed))
 
+    def test_a_record_that_is_none_of_claims_is_left_out(self):
+        synchronizer = memory.MemorySynchronizer(None, memory.MemoryHub())
+        synchronizer.open()
+        key = claim_rules.host_key(HOST)
+        payload = codec.encode({"claims": {"a": {}}}, known_namespaces.CLAIM_RECORDS.schema)
+        synchronizer.write([records.Write(key, 0, payload)])
+        self.assertEqual(["n2"], list(lapsed_claims.read_claims(synchronizer, [HOST, "n2"])))
+
     def test_a_record_that_remembers_as_many_as_it_may_takes_no_more(self):
         names = [str(number) for number in range(model.MOST_LAPSED)]
         full = model.ClaimRecord(HOST, lapsed={name: held(name) for name in names})

@@ -451,11 +451,40 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
         self.pass_time(waiting_cloud.LEASE_SECONDS + 1)
         with (
             mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
-            self.sleeping(abandoned_requests.AbandonedRequests, "_clear_allocations") as asleep,
+            self.sleeping(abandoned_requests, "clear_allocations") as asleep,
         ):
             self.grant(server)
             self.assert_built_behind(asleep, server)
         self.assert_has_done_nothing(server)
+
+    def test_one_that_slept_as_it_gave_a_server_up_takes_no_room_of_who_came_after(self):
+        server = self.left_unsent()[0]
+        give_up, look, awake = unsent_servers._give_up, threading.Event(), threading.Event()
+
+        def give_up_asleep(tasks, context, cell, instance, error, check):
+            def check_and_sleep(of):
+                check(of)
+                look.set()
+                awake.wait(waiting_cloud.PATIENCE_SECONDS)
+
+            give_up(tasks, context, cell, instance, error, check_and_sleep)
+
+        with (
+            mock.patch.object(self.waiting._in_hand, "turn", lambda: None),
+            mock.patch.object(unsent_servers, "_give_up", give_up_asleep),
+            mock.patch.object(
+                unsent_servers, "_has_accelerators", autospec=True, side_effect=[True, False]
+            ),
+            self.sleeping(abandoned_requests, "_delete_request", behind=True) as over,
+        ):
+            self.take_over(server)
+            self.assertTrue(look.wait(waiting_cloud.PATIENCE_SECONDS))
+            self.take_over(server)
+            self.assert_built_once(server)
+            awake.set()
+            self.assertTrue(over.wait(waiting_cloud.PATIENCE_SECONDS))
+        self.wait_for_overtaken()
+        self.assertEqual(1, len(self.allocations(server)))
 
     def overtake_who_clears(self, server, name, owner, step, *, behind=False):
         """Have a conductor sleep as it clears away, until another is behind a step of its own."""
@@ -590,12 +619,6 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
                 autospec=True,
                 side_effect=nova_exception.AllocationUpdateFailed(consumer_uuid="", error="made"),
             ),
-            mock.patch.object(
-                report.SchedulerReportClient,
-                "delete_allocation_for_instance",
-                autospec=True,
-                side_effect=nova_exception.AllocationDeleteFailed(consumer_uuid="", error="made"),
-            ),
         ):
             self.take_over(servers[0])
             waiting_cloud.patience.wait_until(
@@ -605,6 +628,56 @@ class DyingConductorsTest(mortal_conductors.MortalConductors):
             )
         self.take_over(servers[0])
         self.assert_built_once(*servers)
+
+    @contextlib.contextmanager
+    def refusing_to_remove_once(self):
+        """Have Placement refuse a conductor that removes allocations, the first time."""
+        put, refused = report.SchedulerReportClient.put_allocations, []
+
+        def refuse(client, context, consumer, payload):
+            if payload["allocations"] or refused or self.waiting.current is None:
+                return put(client, context, consumer, payload)
+            refused.append(consumer)
+            raise nova_exception.AllocationUpdateFailed(consumer_uuid=consumer, error="made")
+
+        with mock.patch.object(report.SchedulerReportClient, "put_allocations", refuse):
+            yield refused
+        self.assertTrue(refused)
+
+    def wait_for_leaving(self):
+        waiting_cloud.patience.wait_until(
+            lambda: self.waiting.counts["left"], 30.0, lambda: str(self.waiting.counts)
+        )
+
+    def test_what_a_server_holds_that_cannot_be_sent_goes_before_its_user_hears_of_it(self):
+        server = self.left_unsent()[0]
+        self.make_room_of_allocations(server)
+        with mock.patch.object(
+            unsent_servers.scheduler_utils,
+            "fill_provider_mapping",
+            autospec=True,
+            side_effect=ValueError("made"),
+        ):
+            with self.refusing_to_remove_once():
+                self.take_over(server)
+                self.wait_for_leaving()
+            self.assertEqual("BUILD", self.admin_api.get_server(server)["status"])
+            self.take_over(server)
+            self.assert_fails(server, "ValueError")
+
+    def test_what_a_server_holds_that_was_deleted_as_hosts_were_found_is_cleared_by_the_next(self):
+        server = self.left_unsent()[0]
+        self.make_room_of_allocations(server)
+        with self.refusing_to_remove_once():
+            with self.sleeping(TASKS, "_schedule_instances", behind=True) as asleep:
+                self.take_over(server)
+                self.assertTrue(asleep.wait(waiting_cloud.PATIENCE_SECONDS))
+                [(_cell, instance)] = self.instances(server)
+                instance.destroy()
+            self.wait_for_leaving()
+        self.take_over(server)
+        self.ended(server)
+        self.assertEqual(([], {}), (self.sent, self.allocations(server)))
 
     def test_while_placement_is_away_nobody_is_placed(self):
         server = self.ask_of_a_dying_one(TASKS, "_map_instance_to_cell")[0]

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
@@ -157,6 +158,59 @@ class TestLosses(redis_case.RedisCase):
         self.raw().unlink("{nodb}:wake")
         self.put(client, "a", b"one")
         self.assert_reader_is_right(reader)
+
+    def test_a_stream_that_takes_no_wake_up_keeps_no_write_from_being_told(self) -> None:
+        client, waiter = self.client(), self.opened(wake_check_seconds=90.0, timeout_seconds=180.0)
+        reader = contract_case.FeedReader(self.client())
+        epoch = client.head().epoch
+        # As an operator's hand does, or the stream of a later epoch beside keys put back.
+        self.raw().xadd("{nodb}:wake", {"by": "hand"}, id="9999999999999-0")
+        try:
+            self.put(client, "a", b"one")
+        except errors.BackendUnavailable as error:
+            self.fail(f"told as not written: {error}")
+        self.assert_reader_is_right(reader)
+        # From then on it wakes again.
+        head = waiter.head()
+        self.assertEqual(epoch, head.epoch)
+        threading.Timer(0.3, lambda: self.put(client, "b", b"two")).start()
+        began = time.monotonic()
+        self.assertTrue(waiter.wait(head, 80.0))
+        self.assertLess(time.monotonic() - began, 40.0)
+        self.assert_reader_is_right(reader)
+
+    def test_nothing_is_left_of_a_write_that_is_refused_half_way(self) -> None:
+        """A right that is taken away in mid-run, at whatever command it is missed."""
+        raw = self.raw()
+        raw.acl_setuser("admin", enabled=True, nopass=True, commands=["+@all"], keys=["*"])
+        raw.auth(username="admin", password="any")
+        for right in ("hset", "hdel", "zadd", "zrem", "hexists", "xadd"):
+            for deleted in (False, True):
+                with self.subTest(right=right, deleted=deleted):
+                    self._refuse_half_way(raw, right, deleted)
+
+    def _refuse_half_way(self, raw: Any, right: str, deleted: bool) -> None:
+        client = self.client()
+        client.reset()
+        before = self.put(client, "a", b"before")
+        reader = contract_case.FeedReader(self.client())
+        raw.execute_command("ACL", "SETUSER", "default", f"-{right}")
+        late = records.Write(before.key, before.revision, b"refused", deleted=deleted)
+        result = None
+        try:
+            [result] = client.write([late])
+        except errors.BackendUnavailable:
+            pass
+        finally:
+            raw.execute_command("ACL", "SETUSER", "default", f"+{right}")
+        reader.catch_up()
+        held = contract_case.everything(self.client())
+        self.assertEqual(contract_case.states(held), contract_case.states(reader.held))
+        if result is None:
+            # It was told that nothing was written: the record stands, or its epoch ended.
+            self.assertIn(held, ({before.key: before}, {}))
+        else:
+            self.assertTrue(result.won)
 
     def test_a_writer_paused_over_a_flush_does_not_bring_the_old_epoch_back(self) -> None:
         writer = self.client()
@@ -597,7 +651,7 @@ class TestWakeUps(redis_case.RedisCase):
             # As a write whose stream entry wakes nobody.
             with self.server.client() as raw:
                 text = scripts.WRITE.text.decode()
-                silent = text[: text.index("redis.call('XADD'")] + "return results"
+                silent = text[: text.index("local woken")] + "return results"
                 keys = [f"{{nodb}}:{part}" for part in _PARTS]
                 arguments = [cursor.epoch, "1", "suite\x1fa", "0", "P", "x"]
                 raw.eval(silent, len(keys), *keys, *arguments)

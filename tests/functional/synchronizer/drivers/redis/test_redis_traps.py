@@ -58,8 +58,6 @@ class NumberingSynchronizer(redis.RedisSynchronizer):
         last = self._connection.send("HINCRBY", self._keys.meta, "seq", len(writes))
         time.sleep(0.002)
         text = scripts.WRITE.text.decode().replace("'seq', seq + #won, ", "")
-        # Its entries would be refused out of order; it only wakes.
-        text = text.replace("redis.call('XADD', ", "redis.pcall('XADD', ")
         text = text.replace("local results,", f"seq = {last - len(writes)}\nlocal results,")
         answer = self._connection.run(
             scripts.Script.of(text),
@@ -166,4 +164,18 @@ class TestTraps(traps.TrapCase):
             self.assert_caught(
                 test_redis_faults.TestFullServer,
                 "test_a_full_server_refuses_by_name_and_keeps_what_it_acknowledged",
+            )
+
+    def test_a_write_that_fails_half_way_and_leaves_no_mark_is_caught(self) -> None:
+        with _edited(["WRITE"], "'count', UNDER_WAY", "'seq', seq"):
+            self.assert_caught(
+                test_redis_faults.TestLosses,
+                "test_nothing_is_left_of_a_write_that_is_refused_half_way",
+            )
+
+    def test_a_wake_up_that_fails_a_write_is_caught(self) -> None:
+        with _edited(["WRITE"], "redis.pcall('XADD'", "redis.call('XADD'"):
+            self.assert_caught(
+                test_redis_faults.TestLosses,
+                "test_a_stream_that_takes_no_wake_up_keeps_no_write_from_being_told",
             )

@@ -208,3 +208,22 @@ class TestMigrationsPostgreSQL(_Servers, TestMigrationsSQLite):
     def setUp(self) -> None:
         sql_databases.PostgreSQLCase.setUp(self)
         self.engine = self.make_engine()
+
+    def test_a_database_that_does_not_hold_every_name_is_refused(self) -> None:
+        """One host of such a name would keep all from being written that go with it."""
+        name = sa.make_url(self.url).database
+        for encoding in ("LATIN1", "SQL_ASCII"):
+            with self.subTest(encoding):
+                other = f"{name}_{encoding.lower()}"
+                server = self.database.server
+                server.execute(
+                    f"CREATE DATABASE {other} TEMPLATE template0 ENCODING '{encoding}' "
+                    "LC_COLLATE 'C' LC_CTYPE 'C'"
+                )
+                self.addCleanup(server.execute, f"DROP DATABASE {other} WITH (FORCE)")
+                engine = engines.create_for_migration(driver.SQLOptions(server.url(other)))
+                self.addCleanup(engine.dispose)
+                with self.assertRaisesRegex(errors.ConfigurationError, f"{encoding}.*UTF8"):
+                    migration.sync(engine)
+                with engine.connect() as connection:
+                    self.assertEqual([], sa.inspect(connection).get_table_names())

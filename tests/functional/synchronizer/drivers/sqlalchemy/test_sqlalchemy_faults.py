@@ -448,6 +448,22 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
             "UPDATE nodb_sequence SET version = {twentieth}",
         )
 
+    def test_a_sequence_that_is_older_than_the_records_begins_a_new_epoch(self) -> None:
+        """Put back alone: those who come next have not seen what it was."""
+        client = self.client()
+        self._write_thirty(client)
+        epoch = client.head().epoch
+        client.close()
+        self.execute("UPDATE nodb_sequence SET version = version - 10")
+        writer, follower = self.client(), contract_case.FeedReader(self.client())
+        follower.catch_up()
+        for number in range(12):
+            [result] = writer.write([records.Write(records.RecordKey("new", f"{number}"), 0)])
+            assert result.record is not None
+            follower.catch_up()
+            self.assertIn(result.record.key, follower.held)
+        self.assertNotEqual(epoch, writer.head().epoch)
+
     def test_an_older_backup_is_noticed_by_a_follower_alone(self) -> None:
         client, follower = self.client(), contract_case.FeedReader(self.client())
         twentieth = self._write_thirty(client)
@@ -646,6 +662,14 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
 
     def test_a_history_that_others_went_on_in_past_what_was_seen_is_not_gone_on_in(self) -> None:
         """A promoted replica that lacked a little: its versions soon come to what was seen."""
+        self._assert_not_gone_on_in(self.break_connections)
+
+    def test_nor_in_one_that_was_put_back_under_connections_that_live_on(self) -> None:
+        """A dump that is read back into the running server, while this client rests."""
+        with mock.patch.object(epochs, "REST_SECONDS", 0.0):
+            self._assert_not_gone_on_in(lambda _client: None)
+
+    def _assert_not_gone_on_in(self, hurt: Callable[[driver.SQLAlchemySynchronizer], None]) -> None:
         new = records.Write(records.RecordKey("suite", "new"), 0, b"new")
         looks: dict[str, Callable[[driver.SQLAlchemySynchronizer], Any]] = {
             "head": lambda client: client.head(),
@@ -664,7 +688,7 @@ class TestFaultsSQLite(sql_databases.SQLiteCase):
                 lost = self.put(client, b"acknowledged, and not replicated")
                 cursor = client.head()
                 self._restore(dumped)
-                self.break_connections(client)
+                hurt(client)
                 for number in range(5):
                     beside.write([records.Write(records.RecordKey("suite", f"{number}"), 0)])
                 self.assertEqual(epoch, beside.head().epoch)
@@ -1131,6 +1155,37 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
         private.server.restart()
         self.put(client, b"three")
 
+    #: What makes a server refuse writes on the connections that it has.
+    demotion: tuple[str, ...] = ("SET GLOBAL read_only = 1",)
+
+    def test_a_server_that_became_read_only_is_left_though_its_connections_live(self) -> None:
+        """As where a failover demotes a server, and the address leads to another from then on."""
+        demoted, promoted = (self.enterContext(self.fixture(private=True)).server for _ in "ab")
+        for server in (demoted, promoted):
+            server.create_database("failover")
+            sql_databases.migrate(server.url("failover"))
+            if self.dialect == "mysql":
+                # Who has all rights may write to it all the same.
+                server.execute("CREATE USER nodb")
+                server.execute("GRANT ALL ON failover.* TO nodb")
+        lead = self.enterContext(proxy.Proxy(demoted.port))
+        url = sa.make_url(demoted.url("failover")).set(port=lead.port)
+        if self.dialect == "mysql":
+            url = url.set(username="nodb")
+        self.url = url.render_as_string(hide_password=False)
+        client = self.client()
+        self.put(client, b"old")
+        for statement in self.demotion:
+            demoted.execute(statement)
+        give_up_at = time.monotonic() + PATIENCE_SECONDS
+        with self.assertRaisesRegex(errors.BackendUnavailable, "read-only"):
+            while time.monotonic() < give_up_at:  # PostgreSQL reads its settings in its own time.
+                self.put(client, b"more")
+        lead.redirect(promoted.port, breaks=False)
+        self.assertTrue(client.write([records.Write(OTHER, 0, b"new")])[0].won)
+        self.url = promoted.url("failover")
+        self.assertEqual(self.client().head(), client.head())
+
     def test_a_server_that_is_down_is_told_without_the_password(self) -> None:
         url = sa.make_url(self.url).set(port=1, password="secret")
         self.url = url.render_as_string(hide_password=False)
@@ -1142,6 +1197,10 @@ class TestFaultsMariaDB(sql_databases.MariaDBCase, TestFaultsSQLite):
 
 class TestFaultsPostgreSQL(sql_databases.PostgreSQLCase, TestFaultsMariaDB):
     fixture = servers.PostgreSQL
+    demotion = (
+        "ALTER SYSTEM SET default_transaction_read_only = on",
+        "SELECT pg_reload_conf()",
+    )
     write_statements = 3
     #: To psycopg the first and its BEGIN are one.
     write_questions = small_write_questions = 4
