@@ -176,6 +176,8 @@ class Rounds:
             novas_own.ServiceLogs(
                 [*self._service_logs("compute"), *self._service_logs("api")], novas_own.freed
             ),
+            novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.given_up_moves),
+            novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.selected),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -283,7 +285,7 @@ class Rounds:
         latest = watched.latest
         told = Told(
             undone={_host_of(name): of for name, of in self._logs.builds.by_process().items()},
-            unfreed={_host_of(name): of for name, of in self._logs.computes.by_process().items()},
+            unfreed=self._logs.unfreed(),
             untold=tuple(self._logs.schedulers.left().values()),
             nodes=latest.provider_uuids if latest else {},
             began=watched.clock_ahead_seconds,
@@ -404,6 +406,8 @@ class NovasLogs:
     burials: novas_own.ServiceLogs[novas_own.EndedBurial]
     requests: novas_own.ServiceLogs[str]
     freed: novas_own.ServiceLogs[str]
+    given_up_moves: novas_own.ServiceLogs[novas_own.LateMove]
+    selected: novas_own.ServiceLogs[novas_own.LateMove]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -430,6 +434,13 @@ class NovasLogs:
             # Its first call was lost, with a conductor or RabbitMQ, and so was what it says then.
             left = self.builds.left().get(finding.subject)
         return None if left is None else left.line
+
+    def unfreed(self) -> dict[str, dict[str, novas_own.Unfreed]]:
+        """Return what nobody freed, by host and consumer."""
+        found = novas_own.late_answers(self.given_up_moves.left(), self.selected.left())
+        for name, of in self.computes.by_process().items():
+            found.setdefault(_host_of(name), {}).update(of)
+        return found
 
     def _unfreed(self, finding: audit.Finding) -> novas_own.Unfreed | None:
         """Return why nobody freed what a consumer holds; of a server, on each of its hosts."""

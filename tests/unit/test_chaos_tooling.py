@@ -894,6 +894,8 @@ def _logs(
         novas_own.ServiceLogs(conductors, novas_own.ended_burials),
         novas_own.ServiceLogs(schedulers, novas_own.requests),
         novas_own.ServiceLogs(computes, novas_own.freed),
+        novas_own.ServiceLogs(conductors, novas_own.given_up_moves),
+        novas_own.ServiceLogs(schedulers, novas_own.selected),
     )
 
 
@@ -1597,6 +1599,37 @@ class UnfreedTest(unittest.TestCase):
             [swapping.format(one)],
         ):
             self.assertEqual({}, novas_own.unfreed(others))
+
+    def test_an_answer_to_a_move_that_its_conductor_gave_up_leaves_what_it_wrote(self) -> None:
+        # Kills with etcd, seed 221.
+        day = "2026-11-28 21:22"
+        gave_up = (
+            f"{day}:50.175 22741 WARNING nova.scheduler.utils [None req-b40df4e7-8004 a b - - d d] "
+            f"[instance: {_FIRST}] Setting instance to ACTIVE state.: "
+            "oslo_messaging.exceptions.MessagingTimeout: Timed out waiting for a reply\n"
+        )
+        answered = (
+            f"{day}:56.749 26609 DEBUG nova_nodb_scheduler.nova_adapter.decision_log "
+            f"[None req-b40df4e7-8004 a b - - d d] Servers {_FIRST}: selected after 18.61 s, "
+            "candidates: mirror behind; hosts: host4; refused: none. record x.py:174\n"
+        )
+
+        def left(conductor: str, scheduler: str) -> dict[str, set[str]]:
+            found = novas_own.late_answers(
+                novas_own.given_up_moves([conductor]), novas_own.selected([scheduler])
+            )
+            return {host: set(of) for host, of in found.items()}
+
+        self.assertEqual({"host4": {_FIRST}}, left(gave_up, answered))
+        for conductor, scheduler in (
+            # It was told of the host in time, of another request, or another server's; refused.
+            (gave_up, answered.replace(":56.749", ":49.749")),
+            (gave_up, answered.replace("req-b40df4e7", "req-c40df4e7")),
+            (gave_up, answered.replace(_FIRST, _SECOND)),
+            (gave_up, answered.replace("selected after", "no valid host after")),
+            (gave_up.replace("MessagingTimeout", "RemoteError"), answered),
+        ):
+            self.assertEqual({}, left(conductor, scheduler))
 
     def test_a_build_that_was_given_up_without_placement_holds_its_room(self) -> None:
         own = "2026-11-27 05:55:13.839 16681"

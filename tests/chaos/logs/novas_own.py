@@ -25,6 +25,12 @@ would give it its allocation back, ends at the server's state before it does
 allocation back, and Placement does not tell it what the server has. Nobody ever comes back for
 what the migration holds.
 
+Allocations of moves that nobody waited for. A conductor gives up a call for a host, as its
+schedulers were killed, and gives the server its allocation on the source back; a scheduler that
+takes the call up in the end answers later, and writes what it chose beside that, as Nova's
+``claim_resources`` does. The server stands where it stood, and holds its room on both hosts until
+it is moved or deleted; the other host's nova-compute says so every minute.
+
 Allocations of failed builds. A nova-compute gives up a build as Placement is away, and Placement
 does not answer its deletion of the allocation either. Its conductor has no other host for the
 server, which is in ERROR then and holds its room until somebody deletes it.
@@ -124,6 +130,13 @@ _SPAWNED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Took \S+ seconds to s
 _UNTOLD = re.compile(
     rf"Server (?P<server>{_UUID}) of group (?P<group>{_UUID}) goes to node (?P<node>{_UUID}) "
     r"and nobody can be told"
+)
+_GAVE_UP_MOVE = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] Setting instance to ACTIVE state\.: "
+    r"oslo_messaging\.exceptions\.MessagingTimeout"
+)
+_SELECTED = re.compile(
+    rf"\bServers (?P<server>{_UUID}): selected after .*; hosts: (?P<host>[^;,]+);"
 )
 _MOMENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ")
 _OF_A_TRACEBACK = re.compile(r"^\S+ \S+ \d+ ERROR oslo_messaging\.rpc\.server (?!\[)")
@@ -379,6 +392,57 @@ def migrations(lines: Iterable[str]) -> dict[str, str]:
 
 
 @attrs.frozen
+class LateMove:
+    """A conductor no longer waited for a host to move a server to, or a scheduler told one.
+
+    :param request: that both are of
+    :param host: empty of a conductor's
+    :param at: seconds since the epoch
+    """
+
+    request: str
+    server: str
+    host: str
+    line: str
+    at: float
+
+
+def given_up_moves(lines: Iterable[str]) -> dict[str, LateMove]:
+    """Return the moves that a conductor gave up waiting for, by request and server."""
+    return _moves_of(_GAVE_UP_MOVE, lines)
+
+
+def selected(lines: Iterable[str]) -> dict[str, LateMove]:
+    """Return the hosts that a scheduler answered with for single servers, likewise."""
+    return _moves_of(_SELECTED, lines)
+
+
+def _moves_of(pattern: re.Pattern[str], lines: Iterable[str]) -> dict[str, LateMove]:
+    found: dict[str, LateMove] = {}
+    for line in lines:
+        told, asked = pattern.search(line), _REQUEST.search(line)
+        if told and asked:
+            server, request = told["server"], asked["request"]
+            host = told.groupdict().get("host", "")
+            move = LateMove(request, server, host, line.strip(), moment(line))
+            found[f"{request} {server}"] = move
+    return found
+
+
+def late_answers(
+    given_up: Mapping[str, LateMove], answers: Mapping[str, LateMove]
+) -> dict[str, dict[str, Unfreed]]:
+    """Return what answers left that nobody waited for any more, by host and server."""
+    found: dict[str, dict[str, Unfreed]] = {}
+    for key, answer in answers.items():
+        waited = given_up.get(key)
+        if waited is not None and waited.at < answer.at < math.inf:
+            left = Unfreed(answer.server, answer.server, waited.line, answer.at)
+            found.setdefault(answer.host, {})[answer.server] = left
+    return found
+
+
+@attrs.frozen
 class Undone:
     """A server whose allocation a nova-compute deleted.
 
@@ -473,8 +537,9 @@ class ServiceLogs(Generic[_Left]):
     """Reads what services wrote since this was made; one thread.
 
     :param logs: one that is not there yet is read from its begin
-    :param find: :func:`abandoned`, :func:`ended_burials` and :func:`unreverted` for conductors,
-        :func:`untold` and :func:`requests` for schedulers, the others for nova-computes
+    :param find: :func:`abandoned`, :func:`ended_burials`, :func:`unreverted` and
+        :func:`given_up_moves` for conductors, :func:`untold`, :func:`requests` and
+        :func:`selected` for schedulers, the others for nova-computes
     """
 
     def __init__(

@@ -89,18 +89,18 @@ class GivenUpServersTest(mortal_conductors.MortalConductors):
 
     def test_what_moves_while_it_is_looked_at_was_not_given_up(self):
         server = self.ask_of_a_compute_that_gives_up()[0]
-        allocated = abandoned_requests.AbandonedRequests._allocated
+        allocated = abandoned_requests._allocated
 
-        def moving(abandoned, context, uuid):
+        def moving(client, context, uuid):
             [(_, instance)] = self.instances(uuid)
             instance.updated_at = None
             instance.task_state = task_states.SCHEDULING
             instance.save()
-            return allocated(abandoned, context, uuid)
+            return allocated(client, context, uuid)
 
         with (
             self.all_being_still(11.0),
-            mock.patch.object(abandoned_requests.AbandonedRequests, "_allocated", moving),
+            mock.patch.object(abandoned_requests, "_allocated", moving),
         ):
             self.look(server)
             self.in_state(server, State.BUILDING)
