@@ -92,6 +92,7 @@ class Ledger:
         self._grants = grants.Grants(told)
         self._first: dict[str, float] = {}
         self._there: dict[tuple[str, str], float] = {}
+        self._allocated: dict[str, float] = {}
         self._settled: dict[str, tuple[float, str]] = {}
         self._states: dict[str, tuple[tuple[str | None, str | None], float]] = {}
         self._free: list[tuple[float, Mapping[str, int]]] = []
@@ -196,6 +197,11 @@ class Ledger:
             at = self._there.get((uuid, host))
         return None if at is None else at - self.began
 
+    def allocated_since(self, consumer: str) -> float:
+        """Return since when a consumer has had an allocation (monotonic); the begin if never."""
+        with self._lock:
+            return self._allocated.get(consumer, self.began)
+
     def in_state_since(self, uuid: str) -> float:
         """Return when a server was first seen as it is now (monotonic); the begin if never."""
         with self._lock:
@@ -251,6 +257,9 @@ class Ledger:
                 self._enter(move.uuid, (move.status, _MOVE), now.at)
             for uuid in now.build_requests:
                 self._first.setdefault(uuid, now.at)
+            self._allocated = {
+                consumer: self._allocated.get(consumer, now.at) for consumer in now.allocated
+            }
             for server in now.servers.values():
                 self._first.setdefault(server.uuid, now.at)
                 if server.host:

@@ -686,6 +686,9 @@ class _Round:
                 deadline = begun + QUIET_SECONDS
             else:
                 deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
+                # A scheduler may have had the request in hand until then.
+                written = max(watched.allocated_since(finding.subject) for finding in found)
+                deadline = min(begun + QUIET_SECONDS, max(deadline, written + ORPHAN_SECONDS))
             if time.monotonic() > asked_again + _ASK_AGAIN_SECONDS:
                 # Clients ask again; Nova forgets a deletion whose API worker ended.
                 asked_again = time.monotonic()

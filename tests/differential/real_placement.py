@@ -26,11 +26,18 @@ _TABLES = (
 )
 
 
+class _PlacementFixture(placement_fixture.PlacementFixture):  # type: ignore[misc]
+    def _configure_placement(self, conf_fixture: Any) -> None:
+        # The database is in memory, and lost with its connection, which oslo.db would make
+        # anew after an hour: long runs take longer.
+        conf_fixture.config(connection_recycle_time=-1, group="placement_database")
+
+
 class Placement:
     """Answers GET /allocation_candidates for the cluster it holds."""
 
     def __init__(self) -> None:
-        self._fixture = placement_fixture.PlacementFixture()
+        self._fixture = _PlacementFixture()
         self._fixture.setUp()
         self._held: cases.Cluster | None = None
         with self._session() as session:

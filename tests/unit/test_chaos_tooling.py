@@ -385,6 +385,20 @@ class LedgerTest(unittest.TestCase):
         at, state = self.ledger.settled()["a"]
         self.assertEqual((2.0, "active"), (round(at - self.ledger.began, 3), state))
 
+    def test_an_allocation_is_there_since_it_was_first_seen_without_a_break(self) -> None:
+        self._look(1.0)
+        self.cloud.allocate("a", "host1")
+        self._look(2.0)
+        self._look(3.0)
+        began = self.ledger.began
+        self.assertAlmostEqual(began + 2.0, self.ledger.allocated_since("a"))
+        self.assertEqual(began, self.ledger.allocated_since("b"))
+        self.cloud.sql("DELETE FROM placement.allocations")
+        self._look(4.0)
+        self.cloud.allocate("a", "host1")
+        self._look(5.0)
+        self.assertAlmostEqual(began + 5.0, self.ledger.allocated_since("a"))
+
     def test_slots_of_a_time_are_free_in_all_of_its_samples_each_on_its_host(self) -> None:
         self._look(1.0)
         self.cloud.server("a", "host1")
