@@ -86,7 +86,7 @@ class Outcome:
     :param withdrawn: hosts that held too much until who wrote it took it back, unanswered; no
         finding, see :mod:`.grants`
     :param room_throughout: servers refused while all of their request had room in every sample of
-        its time and for 12 s behind it, each on its host; None: of a round before that was looked at
+        its time and for 12 s behind it, each on its host; None: nobody looked
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
     :param left_by_nova: build requests and allocations of moves that Nova itself left, proved by
