@@ -224,25 +224,20 @@ class Database:
             # Only now, as tenacity alone takes a tenth of a small write's time.
             return self._retrying(transaction)
 
-    @contextlib.contextmanager
     def translated(
         self, leave: Callable[[BaseException], bool] = lambda _error: False
-    ) -> Iterator[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Turn database errors into BackendUnavailable; leave a server that takes no writes.
-
-        One that a failover demoted keeps its connections, and would be asked as long as they
-        live, readers' too, though the address leads to another by now.
 
         :param leave: tells which errors are left as they are
         """
-        with failures.translated(self.name, leave):
-            try:
-                yield
-            except failures.DATABASE_ERRORS as error:
-                if failures.is_of_unfit_server(error):
-                    for engine in self._engines:
-                        engine.dispose()
-                raise
+        return failures.translated(self.name, leave, self._leave_server)
+
+    def _leave_server(self) -> None:
+        # One that a failover demoted keeps its connections, and would be asked as long as they
+        # live, by readers, too, though the address leads to another by now.
+        for engine in self._engines:
+            engine.dispose()
 
     def unavailable(self, reason: str) -> errors.BackendUnavailable:
         """Return the error for a reason of our own."""

@@ -201,9 +201,8 @@ class Epochs(epoch_memory.EpochKeeper):
     def vouch(self, connection: sa.Connection) -> None:
         """Make sure that a connection leads to the history that was seen.
 
-        To be called before anything is read on it that is relied upon, and behind what
-        may have taken long. Costs nothing where the connection is known and this client
-        did not rest.
+        To be called before anything is read on it that is relied upon. Costs nothing where
+        the connection is known and this client did not rest.
 
         :raises EpochBroken: it leads to another, or to a replica that lags
         """
@@ -219,6 +218,14 @@ class Epochs(epoch_memory.EpochKeeper):
         connection.info[_VOUCHED] = True
         with self._lock:
             self._looked_at = max(self._looked_at, begun_at)
+
+    def vouch_behind(self, connection: sa.Connection) -> None:
+        """Make sure of it once more where what was done since took long.
+
+        :raises EpochBroken: as :meth:`vouch`
+        """
+        if time.monotonic() - self._looked_at > REST_SECONDS:
+            self.vouch(connection)
 
     def ask(
         self,
@@ -236,7 +243,7 @@ class Epochs(epoch_memory.EpochKeeper):
         def vouched(connection: sa.Connection) -> _Result:
             self.vouch(connection)
             answer = question(connection, *args, **kwargs)
-            self.vouch(connection)
+            self.vouch_behind(connection)
             return answer
 
         return self._database.ask(vouched)

@@ -129,15 +129,20 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def translated(
-    backend: str, leave: Callable[[BaseException], bool] = lambda _error: False
+    backend: str,
+    leave: Callable[[BaseException], bool] = lambda _error: False,
+    leave_server: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Turn database errors into :class:`BackendUnavailable`.
 
     :param leave: tells which are left as they are
+    :param leave_server: called where the server takes no writes
     """
     try:
         yield
     except _CLIENT_ERRORS as error:
+        if is_of_unfit_server(error):
+            leave_server()
         if leave(error):
             raise
         raise errors.BackendUnavailable(backend, reason(error)) from error

@@ -218,9 +218,10 @@ def _require_utf8(connection: sa.Connection) -> None:
         return  # MySQL's columns are bytes, SQLite's always UTF-8
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding != "UTF8":
+        url = connection.engine.url
         raise errors.ConfigurationError(
             f"[{options.GROUP}] connection",
-            connection.engine.url.render_as_string(hide_password=True),
+            url.render_as_string(hide_password=True),
             f"the database's encoding is {encoding}, which does not hold the names of all hosts: "
             "create it with ENCODING 'UTF8' TEMPLATE template0",
         )

@@ -139,7 +139,7 @@ class Writer:
         def begin(connection: sa.Connection) -> statements.Found:
             self._epochs.vouch(connection)
             found = counter_statements.lock(connection, keys)
-            self._epochs.vouch(connection)
+            self._epochs.vouch_behind(connection)
             return found
 
         with self._database.hot_writer(begin) as (connection, found):

@@ -37,7 +37,7 @@ MOST_CALLS = 3150
 MOST_CALLS_OF = {"view": 158, "claim": 507, "confirm": 395}
 #: Of a call to Placement that repeats the last one.
 MOST_CALLS_OF_HTTP = 750
-#: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record: 481 and 431.
+#: Of a claim's write, and a confirm's, to MariaDB, and of a read of its record: 481 and 435.
 MOST_CALLS_OF_WRITE = 515
 MOST_CALLS_OF_READ = 440
 

@@ -184,7 +184,7 @@ class BatchTest(ReporterCase):
         small = self.client.capabilities
         type(self.client).capabilities = property(  # type: ignore[assignment]
             lambda _self: contract.Capabilities(
-                durable=False, shared=False, feed=small.feed, max_payload_bytes=500
+                durable=False, shared=False, feed=small.feed, max_payload_bytes=1000
             )
         )
         self.addCleanup(delattr, _Counting, "capabilities")
