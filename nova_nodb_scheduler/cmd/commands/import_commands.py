@@ -219,7 +219,7 @@ class Compare(_ScopeCommand):
             ),
         )
         self.print_table(
-            "Of these the first",
+            "By name, the first 100 of each kind",
             ("cell", "namespace", "what", "record", "fields"),
             (
                 (names.shown(scope), name, *row)
