@@ -26,8 +26,8 @@ class Status(bus_calls.AskingCommand):
     scheduler answers and follows its feed, all of them claim hosts or none, the
     mirror of Placement that claims are judged by is not too old, claims are
     settled, no record is unreadable, no reporter is silent, and every scheduler
-    has proof of every cell. The workers are read from the back end, so that one which does not
-    answer is listed all the same.
+    has proof of every cell. The workers are read from the back end, so that one
+    which does not answer is listed all the same.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

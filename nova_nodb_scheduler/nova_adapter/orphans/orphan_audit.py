@@ -19,10 +19,10 @@ from typing import Any
 import attrs
 
 from nova_nodb_scheduler import errors
-from nova_nodb_scheduler.model import backend_time, records
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter.orphans import orphan_verdicts
-from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_sweep, placement_reader
+from nova_nodb_scheduler.nova_adapter.placement.mirror import mirror_proof, placement_reader
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import host_state_store
 from nova_nodb_scheduler.store import store_snapshot as snapshot_module
@@ -237,15 +237,13 @@ class OrphanAudit:
         yield from self._asked(broken)
 
     def _is_mirrored(self) -> bool:
-        """Say whether a scheduler may use the mirror; see :meth:`.PlacementMirror.refusal`."""
+        """Say whether a scheduler keeps the mirror, and may use it."""
         if not lapsed_claims.anybody_claims(self._snapshot, self._least_beat):
             return False
-        mirrors = self._snapshot.namespace(known_namespaces.MIRRORS.name)
-        swept = mirrors.state(mirror_sweep.PLACEMENT)
-        if swept is None or swept["epoch"] != self._epoch:
-            return False
-        swept_from = backend_time.believed(float(swept["swept_from"]), self._now_seconds)
-        return self._now_seconds - swept_from <= self._mirror_bound_seconds
+        refusal = mirror_proof.refusal_of(
+            self._snapshot, self._epoch, self._now_seconds, self._mirror_bound_seconds
+        )
+        return refusal is None
 
     def _roots(self) -> list[str]:
         """Return all of Placement's providers, or where it does not list them the hosts."""

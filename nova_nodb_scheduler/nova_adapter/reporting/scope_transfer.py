@@ -28,17 +28,19 @@ LOG = logging.getLogger(__name__)
 #: Heartbeats arrive while a comparison runs; what matters of them is how many
 #: were missed, which ``unreported`` says.
 _IGNORED: Mapping[str, Collection[str]] = {
-    known_namespaces.SERVICE_LIVENESS.name: (
-        "report_count",
-        "last_seen_up",
-        "updated_at",
-        "uuid",
-        "base",
-        "seen",
-        "unreported",
-        "counted_at",
-        "seen_at",
-        "unwritten",
+    known_namespaces.SERVICE_LIVENESS.name: frozenset(
+        (
+            "report_count",
+            "last_seen_up",
+            "updated_at",
+            "uuid",
+            "base",
+            "seen",
+            "unreported",
+            "counted_at",
+            "seen_at",
+            "unwritten",
+        )
     ),
 }
 

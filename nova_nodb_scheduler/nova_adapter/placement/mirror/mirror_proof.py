@@ -83,20 +83,14 @@ class PlacementMirror:
 
     def age_seconds(self, snapshot: snapshot_module.Snapshot) -> float | None:
         """Return how long ago the last complete sweep began; None if none is known."""
-        swept, now = self._swept(snapshot), self._now_seconds()
+        swept, now = _swept(snapshot), self._now_seconds()
         if swept is None or not backend_time.is_believed(float(swept["swept_from"]), now):
             return None
         return float(max(0.0, now - swept["swept_from"]))
 
     def refusal(self) -> str | None:
         """Return why the mirror may not be used now, None if it may. No I/O."""
-        swept = self._swept(self._snapshot())
-        if swept is None or swept["epoch"] != self._epoch():
-            return NEVER_SWEPT
-        now = self._now_seconds()
-        if now - backend_time.believed(float(swept["swept_from"]), now) > self._bound_seconds:
-            return TOO_OLD
-        return None
+        return refusal_of(self._snapshot(), self._epoch(), self._now_seconds(), self._bound_seconds)
 
     def prove_current(
         self,
@@ -256,8 +250,27 @@ class PlacementMirror:
         # decides again sees it, or is told again that the host differs.
         return MirrorProof(changed, max(looked.version, read.version))
 
-    def _swept(self, snapshot: snapshot_module.Snapshot) -> Mapping[str, Any] | None:
-        return snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
+
+def refusal_of(
+    snapshot: snapshot_module.Snapshot,
+    epoch: str | None,
+    now_seconds: float,
+    bound_seconds: float,
+) -> str | None:
+    """Return why a mirror may not be used, None if it may.
+
+    :param epoch: of the snapshot; None while it is not proved complete
+    :param bound_seconds: age beyond which it is not used
+    """
+    swept = _swept(snapshot)
+    if swept is None or swept["epoch"] != epoch:
+        return NEVER_SWEPT
+    swept_from = backend_time.believed(float(swept["swept_from"]), now_seconds)
+    return TOO_OLD if now_seconds - swept_from > bound_seconds else None
+
+
+def _swept(snapshot: snapshot_module.Snapshot) -> Mapping[str, Any] | None:
+    return snapshot.namespace(known_namespaces.MIRRORS.name).state(sweep_module.PLACEMENT)
 
 
 def _judged_otherwise(
