@@ -1483,6 +1483,8 @@ class UndoneTest(unittest.TestCase):
 class UnfreedTest(unittest.TestCase):
     """Lines as a nova-compute of Nova 34 wrote them in a round."""
 
+    OWN = "2026-11-24 02:13:32.996 671 ERROR oslo_messaging.rpc.server"
+
     def log(
         self,
         migration: str = _FIRST,
@@ -1492,7 +1494,6 @@ class UnfreedTest(unittest.TestCase):
         why: str = "consumer generation conflict - expected null but got 1",
         function: str = "_revert_allocation",
     ) -> str:
-        own = "2026-11-24 02:13:32.996 671 ERROR oslo_messaging.rpc.server"
         failed = (
             f"nova.exception.AllocationMoveFailed: Failed to move allocations from consumer"
             f' {migration} to consumer {server}. Error: {{"errors": [{{"detail": "{why}"}}]}}'
@@ -1500,10 +1501,10 @@ class UnfreedTest(unittest.TestCase):
         about = f"[None req-62b53403 u p - - d d] [instance: {deleted}]"
         lines = [
             f"2026-11-24 02:13:23.234 671 INFO nova.compute.manager {about} Terminating instance",
-            f"{own} [None req-6ca970e0 u p - - d d] Exception during message handling: {failed}",
-            f"{own} Traceback (most recent call last):",
-            f'{own}   File "/venv/nova/compute/manager.py", line 5836, in {function}',
-            f"{own} {failed}",
+            f"{self.OWN} [None req-6ca970e0] Exception during message handling: {failed}",
+            f"{self.OWN} Traceback (most recent call last):",
+            f'{self.OWN}   File "/venv/nova/compute/manager.py", line 5836, in {function}',
+            f"{self.OWN} {failed}",
         ]
         return "\n".join([*lines, ""])
 
@@ -1707,6 +1708,13 @@ class UnfreedTest(unittest.TestCase):
         self.assertEqual({_FIRST}, set(found))
         self.assertEqual(_SECOND, found[_FIRST].server)
         self.assertIn("AllocationMoveFailed", found[_FIRST].line)
+
+    def test_the_other_hosts_own_word_that_the_server_is_gone_tells_it_too(self) -> None:
+        gone = f"{self.OWN} nova.exception.InstanceNotFound: Instance %s could not be found.\n"
+        lines = self.log(deleted=_THIRD).splitlines(keepends=True)
+        for server, told in ((_SECOND, {_FIRST}), (_FIRST, set())):
+            traceback = [*lines[:3], gone % server, *lines[3:]]
+            self.assertEqual(told, set(novas_own.unfreed(traceback)))
 
     def test_another_end_excuses_nothing(self) -> None:
         for other in (

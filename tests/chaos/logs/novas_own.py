@@ -14,16 +14,16 @@ client who deletes them then deletes what stands in cell0, and no more. A conduc
 the servers that it never created; a scheduler does, which was asked for hosts for all of them.
 
 Allocations of moves. A client deletes a server that is on its way to another host. The source's
-nova-compute cannot go on with the move and gives the server its allocation back, which the
-migration holds; it reads what the server has, the deletion takes that away, and the write meets
-``consumer generation conflict``. Or Placement does not answer when a move is over and what the
-migration holds is to be deleted: nova-compute says itself that it is leaked. Or no host is found
-for the move, and Placement does not answer the conductor that would give the server its allocation
-back. Or a client deletes a server while its resize is reverted: the source's nova-compute, which
-would give it its allocation back, ends at the server's state before it does
+nova-compute, or the other's, cannot go on with the move and gives the server its allocation back,
+which the migration holds; it reads what the server has, the deletion takes that away, and the write
+meets ``consumer generation conflict``. Or Placement does not answer when a move is over and what
+the migration holds is to be deleted: nova-compute says itself that it is leaked. Or no host is
+found for the move, and Placement does not answer the conductor that would give the server its
+allocation back. Or a client deletes a server while its resize is reverted: the source's
+nova-compute, which would give it its allocation back, ends at the server's state before it does
 (``_revert_instance_flavor_host_node``). Or a nova-compute gives up a resize and is to give the
-allocation back, and Placement does not tell it what the server has. Nobody ever comes back for
-what the migration holds.
+allocation back, and Placement does not tell it what the server has. Nobody ever comes back for what
+the migration holds.
 
 Allocations of moves that nobody waited for. A conductor gives up a call for a host, as its
 schedulers were killed, and gives the server its allocation on the source back; a scheduler that
@@ -91,6 +91,8 @@ _NOT_MOVED = re.compile(
     rf" consumer (?P<migration>{_UUID}) to consumer (?P<server>{_UUID})\."
     r".*consumer generation conflict"
 )
+# What the other host's nova-compute meets, which did not delete it.
+_IS_GONE = re.compile(rf"InstanceNotFound: Instance (?P<server>{_UUID}) could not be found")
 _REVERT_FRAME = re.compile(r"/nova/compute/manager\.py\", line \d+, in _revert_allocation")
 _LEAKED = re.compile(
     rf"Deleting allocation in placement for migration (?P<migration>{_UUID}) failed\. "
@@ -305,7 +307,10 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
     dying: Unfreed | None = None
     for line in lines:
         if dying is not None and _OF_A_TRACEBACK.match(line):
-            if _REVERT_FRAME.search(line):
+            gone = _IS_GONE.search(line)
+            if gone:
+                deleted.add(gone["server"])
+            if _REVERT_FRAME.search(line) and dying.server in deleted:
                 found[dying.consumer] = dying
             continue
         dying = None
@@ -331,7 +336,7 @@ def unfreed(lines: Iterable[str]) -> dict[str, Unfreed]:
         if ended:
             deleted.add(ended["server"])
         failed = _NOT_MOVED.search(line)
-        if failed and failed["server"] in deleted:
+        if failed:
             dying = Unfreed(failed["migration"], failed["server"], line.strip())
     return found
 

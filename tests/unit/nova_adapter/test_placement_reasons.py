@@ -14,7 +14,7 @@ PAGE = ROOT / "doc/source/admin/freshness.rst"
 #: What a reason is given to.
 CALLS = {"MemoryCannotDecide", "OutsideMemory"}
 #: Functions that return one.
-RETURNS = {"outside", "refusal"}
+RETURNS = {"outside", "refusal", "refusal_of"}
 
 
 def texts(node, constants):
