@@ -10,7 +10,8 @@
 - A pending claim past its lease is *expired*.
 - A confirmed claim that stays unshown is *reconciled*: its allocations are asked
   of their authority, after the claim was read, and it goes only if nothing
-  stands behind it. Time alone never ends it.
+  stands behind it. Time alone never ends it. Who begins to settle asks for those
+  it finds at once: what ended while nobody settled hints at nothing any more.
 - A group's record that nobody uses is *removed*, see :mod:`group_removal`.
 
 Places in server groups likewise, but that they stay for a while once they are
@@ -202,7 +203,8 @@ class Settler:
         self._begun = True
         self._due.update(dict.fromkeys(self._ownership.begin(for_all=for_all)))
         now = self._clock()
-        if now >= self._look_at:
+        # Each answer makes place for a question that waits.
+        if now >= self._look_at or answers:
             self._look_at = now + self._options.look_seconds
             self._look()
         evidence = settlement_rules.SettlementEvidence(
@@ -251,6 +253,9 @@ class Settler:
             self._look_at = float("-inf")
             for name in settlement_rules.LEDGERS:
                 self._note_claims(name, snapshot.namespace(name).keys(), snapshot)
+            for key, found in self._unsettled.items():
+                # What hinted at their end came while nobody settled them, perhaps.
+                self._schedule.hasten(key, found.entries, 0.0, found.entries)
             return
         for name in settlement_rules.LEDGERS:
             self._note_claims(name, touched.get(name, ()), snapshot)

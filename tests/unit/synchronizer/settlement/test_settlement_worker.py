@@ -385,6 +385,21 @@ class HostsTest(SettlingCase):
         world.settle()
         self.assertEqual(set(), world.left())
 
+    def test_what_ended_while_nobody_settled_is_asked_for_at_once(self):
+        """Its room is free in Placement: nobody is refused for it until a minute is over."""
+        world = self.world
+        for number in range(20):
+            world.node(uuid=f"u{number}", host=f"v{number}")
+            world.place(f"x{number}", f"u{number}")
+            if number:
+                del world.allocations[f"x{number}", f"u{number}"]
+        world.settler = world.make_settler()
+        world.settle()
+        left = set().union(*(world.left(f"u{number}") for number in range(20)))
+        self.assertEqual({"x0"}, left)
+        # Those beyond the questions under way at once, too, and each but once.
+        self.assertEqual(sorted(f"x{number}" for number in range(20)), sorted(world.asked))
+
     def test_many_hosts_share_a_read_and_a_write(self):
         world = self.world
         for number in range(40):
