@@ -25,6 +25,10 @@ class HostsLeftOutTest(test_memory_decisions.MemoryDecisionsCase):
         publisher = self.plugin.publisher(self.synchronizer, known_namespaces.COMPUTE_NODES.owner)
         name = records.RecordKey(namespace.name, key)
         publisher.publish({name: lambda state: {**state, "object_version": "9.0"}})
+        self.follow()
+
+    def follow(self) -> None:
+        """Wait until the scheduler has all that was written, and proves what it can."""
         self.assertTrue(self.runtime.replicator.wait_until(self.synchronizer.head().version, 20))
         self.settle()
 
@@ -76,7 +80,7 @@ class HostsLeftOutTest(test_memory_decisions.MemoryDecisionsCase):
         revision = self.synchronizer.read([name])[name].revision
         [written] = self.synchronizer.write([records.Write(name, revision, payload)])
         self.assertTrue(written.won)
-        self.settle()
+        self.follow()
         self.assertEqual("h1", self.select(vcpus=3)[1][0][0].service_host)
         self.assertEqual({"mirror not proved": 1}, self.runtime.candidates())
 
