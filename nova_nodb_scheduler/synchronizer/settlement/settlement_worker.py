@@ -25,6 +25,7 @@ Each scheduler settles its own, and one at a time settles for all; a lease says 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -130,6 +131,8 @@ class Settler:
         self._unsettled = settlement_schedule.UnsettledIndex(clock)
         #: Records to look at, in the order in which they came.
         self._due: dict[records.RecordKey, None] = {}
+        #: Those with a claim to ask for, put off while too many questions were under way.
+        self._unasked: dict[records.RecordKey, None] = {}
         self._look_at = float("-inf")
         cache = cache or record_editor.RecordCache()
         self._removal = group_removal.GroupRemoval(synchronizer, cache)
@@ -203,8 +206,7 @@ class Settler:
         self._begun = True
         self._due.update(dict.fromkeys(self._ownership.begin(for_all=for_all)))
         now = self._clock()
-        # Each answer makes place for a question that waits.
-        if now >= self._look_at or answers:
+        if now >= self._look_at:
             self._look_at = now + self._options.look_seconds
             self._look()
         evidence = settlement_rules.SettlementEvidence(
@@ -244,6 +246,7 @@ class Settler:
         if touched is None:
             self._unsettled.clear()
             self._due.clear()
+            self._unasked.clear()
             self._schedule.clear()
             self._reaper.clear()
             self.queries.clear()
@@ -289,13 +292,17 @@ class Settler:
                 self._schedule.forget(key)
                 self._grace.forget(key)
 
-    def _note_answers(self, answers: Iterable[claim_reaper.AllocationAnswer]) -> None:
+    def _note_answers(self, answers: Collection[claim_reaper.AllocationAnswer]) -> None:
         for answer in answers:
             if answer.allocations is None:
                 self.status.unanswered += 1
                 continue
             self._reaper.note(answer)
             self._due[answer.query.key] = None
+        # Each makes place for a question that waits.
+        for key in list(itertools.islice(self._unasked, len(answers))):
+            del self._unasked[key]
+            self._due[key] = None
 
     def _wanted(
         self, snapshot: snapshot_module.Snapshot, evidence: settlement_rules.SettlementEvidence
@@ -318,6 +325,8 @@ class Settler:
             under_way = self.queries.under_way(key, verdict.unshown)
             to_ask = self._schedule.to_ask(key, verdict.unshown, under_way, asks)
             asks -= len(to_ask)
+            if self._schedule.is_due(key):
+                self._unasked[key] = None
             if verdict.ended or to_ask or self._reaper.has_answers(key):
                 wanted[key] = to_ask
         return wanted
