@@ -19,8 +19,11 @@ from nova_nodb_scheduler.cmd.commands import (
     status_command,
 )
 from nova_nodb_scheduler.cmd.framework import terminal
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.store import declarations
+from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import asking_case, cloud
+from tests.functional.nova_adapter.decisions import test_memory_decisions
 
 
 class PrintedCommandsTest(asking_case.AskingCase):
@@ -44,7 +47,17 @@ class PrintedCommandsTest(asking_case.AskingCase):
             pathlib.Path(place, f"{file}.txt").write_text(text)
         return status, text
 
+    def wait_until_it_tells_that_it_settles(self) -> None:
+        """Wait for the beat that says so: until then commands tell that nobody settles."""
+
+        def tells() -> bool:
+            view = self.runtime.store.snapshot().namespace(known_namespaces.SCHEDULERS.name)
+            return any(beat["settling"].get("settles") for _worker, beat in view.states())
+
+        patience.wait_until(tells, test_memory_decisions.WAIT_SECONDS, "a settler")
+
     def test_each_begins_with_its_verdict_fits_eighty_columns_and_names_cells(self) -> None:
+        self.wait_until_it_tells_that_it_settles()
         names = {uuid_: uuid_[:4] for uuid_ in cloud.CELLS}
         declared = len(declarations.followed(declarations.load_namespaces()))
         for name, kind, arguments, begin in (
