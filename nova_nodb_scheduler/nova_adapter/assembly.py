@@ -33,7 +33,11 @@ from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_cl
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
-from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
+from nova_nodb_scheduler.nova_adapter.decisions import (
+    claim_upkeep,
+    decision_assembly,
+    late_requests,
+)
 from nova_nodb_scheduler.nova_adapter.liveness import (
     heartbeat_modes,
     heartbeat_reader,
@@ -940,6 +944,10 @@ class Plugin:
             interval_seconds=float(self.options.checkpoint_interval_seconds),
             max_bytes=self.options.checkpoint_max_mib * decoded_sizes.MIB,
         )
+
+    def late_requests(self) -> late_requests.LateRequests:
+        """Return what says of requests whether anybody waits for them."""
+        return late_requests.LateRequests(_answer_seconds(self.conf))
 
     def decisions(
         self,
