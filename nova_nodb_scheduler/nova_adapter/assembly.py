@@ -980,6 +980,7 @@ class Plugin:
                     readers=options.mirror_readers,
                 ),
                 deadline_seconds=options.claim_deadline_seconds,
+                wait_seconds=options.claim_wait_seconds,
                 batch_window_seconds=options.allocation_batch_window_seconds,
                 max_batch_servers=options.allocation_batch_servers,
                 max_allocation_calls=options.allocation_calls,

@@ -108,7 +108,7 @@ class SchedulerManager(
             proof.judge, float(plugin.options.start_timeout_seconds)
         )
         #: Nova's service gets its RPC server from here; see :mod:`.start_gate`.
-        self.nodb_intake = start_gate.RequestIntake(self.nodb.gate)
+        self.nodb_intake = start_gate.RequestIntake(self.nodb.gate, self.nodb.hurry)
 
     def _nodb_scopes(self) -> list[str]:
         """Return the scopes that a request may go to."""
