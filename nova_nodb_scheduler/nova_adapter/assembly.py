@@ -840,6 +840,7 @@ class Plugin:
         """The fields of :class:`claim_upkeep.UpkeepOptions`."""
         return {
             "claim_lease_seconds": self.options.claim_lease_seconds,
+            "claim_wait_seconds": self.options.claim_wait_seconds,
             "silent_scheduler_seconds": self._silent_scheduler_seconds,
             "delete_orphan_allocations": self.options.delete_orphan_allocations,
         }
@@ -980,7 +981,6 @@ class Plugin:
                     readers=options.mirror_readers,
                 ),
                 deadline_seconds=options.claim_deadline_seconds,
-                wait_seconds=options.claim_wait_seconds,
                 batch_window_seconds=options.allocation_batch_window_seconds,
                 max_batch_servers=options.allocation_batch_servers,
                 max_allocation_calls=options.allocation_calls,

@@ -54,7 +54,6 @@ class DecisionOptions(claim_upkeep.UpkeepOptions):
 
     mirror: mirror_assembly.MirrorOptions
     deadline_seconds: float
-    wait_seconds: float
     batch_window_seconds: float
     max_batch_servers: int
     max_allocation_calls: int
@@ -125,7 +124,7 @@ class DecisionAssembly:
         #: What requests wait by that nobody but pending claims refuses.
         self.pending_waits = pending_waits.PendingWaits(
             self._claim_proof.index,
-            pending_waits.WaitBounds(options.wait_seconds, options.claim_lease_seconds),
+            pending_waits.WaitBounds(options.claim_wait_seconds, options.claim_lease_seconds),
             around.now_seconds,
             around.claim_meter.refusal_waited,
         )

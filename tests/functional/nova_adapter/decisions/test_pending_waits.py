@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 from nova import exception
 
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
@@ -26,7 +27,7 @@ class PendingWaitsTest(test_claimed_decisions.ClaimedDecisionsCase):
     def begin(self) -> None:
         super().begin()
         settler = self.runtime.decisions.claim_duty.settler
-        settler.pace(settlement_worker.SettlementOptions(look_seconds=0.5))
+        settler.pace(attrs.evolve(settler.options, look_seconds=0.5))
 
     def fill(self, vcpus: int = 0) -> list[chosen_hosts.TakenClaim]:
         """Claim all room but some of h1 as another scheduler, and have it seen."""
@@ -107,6 +108,11 @@ class PendingWaitsTest(test_claimed_decisions.ClaimedDecisionsCase):
             self.addCleanup(slots.release)
         self.assert_refused_at_once()
         self.assertEqual({"crowded": 1}, self.waits())
+
+    def test_places_in_groups_outlast_who_waits_with_the_members_of_before(self):
+        usual = settlement_worker.SettlementOptions().grace_seconds
+        settler = self.runtime.decisions.claim_duty.settler
+        self.assertEqual(usual + self.CLAIM_WAIT_SECONDS, settler.options.grace_seconds)
 
     def test_nobody_waits_longer_than_allowed(self):
         self.runtime.decisions.pending_waits.bounds = pending_waits.WaitBounds(2.0, 60.0)
