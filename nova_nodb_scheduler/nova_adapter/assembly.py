@@ -981,6 +981,7 @@ class Plugin:
                     readers=options.mirror_readers,
                 ),
                 deadline_seconds=options.claim_deadline_seconds,
+                request_threads=int(_of_messaging(self.conf, "executor_thread_pool_size")),
                 batch_window_seconds=options.allocation_batch_window_seconds,
                 max_batch_servers=options.allocation_batch_servers,
                 max_allocation_calls=options.allocation_calls,
@@ -994,11 +995,16 @@ class Plugin:
 
 def _answer_seconds(conf: cfg.ConfigOpts) -> float:
     """Return how long services wait for an answer over RPC."""
-    # oslo.messaging registers it with its first client, which a conductor may not have yet.
+    return float(_of_messaging(conf, "rpc_response_timeout"))
+
+
+def _of_messaging(conf: cfg.ConfigOpts, name: str) -> Any:
+    """Return an option of oslo.messaging."""
+    # It registers it with its first client or server, which a process may not have yet.
     for group, options in messaging_opts.list_opts():
         if group is None:
-            conf.register_opts([each for each in options if each.dest == "rpc_response_timeout"])
-    return float(conf.rpc_response_timeout)
+            conf.register_opts([each for each in options if each.dest == name])
+    return conf[name]
 
 
 def _choice(option: str, value: str, choices: Sequence[str]) -> None:

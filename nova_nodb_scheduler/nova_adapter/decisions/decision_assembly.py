@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import threading
@@ -50,10 +51,14 @@ _FIRST_SECONDS = 0.1
 
 @attrs.frozen
 class DecisionOptions(claim_upkeep.UpkeepOptions):
-    """Bounds of deciding from memory; see the options of the same names."""
+    """Bounds of deciding from memory; see the options of the same names.
+
+    :param request_threads: how many requests the worker's RPC server has decided at once
+    """
 
     mirror: mirror_assembly.MirrorOptions
     deadline_seconds: float
+    request_threads: int
     batch_window_seconds: float
     max_batch_servers: int
     max_allocation_calls: int
@@ -127,6 +132,7 @@ class DecisionAssembly:
             pending_waits.WaitBounds(options.claim_wait_seconds, options.claim_lease_seconds),
             around.now_seconds,
             around.claim_meter.refusal_waited,
+            most_waiting=options.request_threads // 4,
         )
         #: Looks for allocations that somebody left behind as he died.
         self.orphan_duty = self._upkeep.orphan_duty
@@ -349,7 +355,10 @@ class DecisionAssembly:
             if each is request_decider.FullHosts.ONCE_MORE:
                 found = each
             roomy |= listed
-        if roomy and waiting.is_worth_another_look(roomy, asked.instance_uuids[0]):
+        able = functools.partial(
+            self.engine.may_take, self.parts.request(asked.spec, asked.queries)
+        )
+        if roomy and waiting.is_worth_another_look(roomy, able, asked.instance_uuids[0]):
             return request_decider.FullHosts.WAITED
         return found
 

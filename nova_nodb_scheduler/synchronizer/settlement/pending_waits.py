@@ -11,11 +11,12 @@ Who waits holds nothing: what its own decision had claimed was given back before
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import attrs
 
@@ -31,6 +32,21 @@ _STUCK_SECONDS = 5.0
 _MOST_WAITING = 16
 #: Who waited for that long says so, and is decided anew: what it was refused by may be over.
 _LONG_SECONDS = 1.0
+
+
+#: Whether a thread's requests are refused at once, see :func:`nobody_waits`.
+_of_thread = threading.local()
+
+
+@contextlib.contextmanager
+def nobody_waits() -> Iterator[None]:
+    """Have requests of this thread refused at once: a queue has them, and sends them again."""
+    before = getattr(_of_thread, "refuses", False)
+    _of_thread.refuses = True
+    try:
+        yield
+    finally:
+        _of_thread.refuses = before
 
 
 class WaitEnd(enum.Enum):
@@ -67,6 +83,7 @@ class PendingWaits:
     :param now_seconds: the back end's clock, without I/O
     :param tell: gets how each wait ended
     :param clock: monotonic seconds
+    :param most_waiting: requests that wait at once, and never more than 16
     """
 
     def __init__(
@@ -76,13 +93,15 @@ class PendingWaits:
         now_seconds: Callable[[], float],
         tell: Callable[[WaitEnd], None] = lambda end: None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        most_waiting: int = _MOST_WAITING,
     ) -> None:
         self.index = index
         self.bounds = bounds
         self.now_seconds = now_seconds
         self.tell = tell
         self.clock = clock
-        self.slots = threading.BoundedSemaphore(_MOST_WAITING)
+        self.slots = threading.BoundedSemaphore(min(_MOST_WAITING, most_waiting))
         self.stopped = threading.Event()
 
     def stop(self) -> None:
@@ -103,11 +122,17 @@ class RequestWait:
 
     def __init__(self, waits: PendingWaits) -> None:
         self._waits = waits
-        self._until = waits.clock() + waits.bounds.wait_seconds
+        waits_at_all = not getattr(_of_thread, "refuses", False)
+        self._until = waits.clock() + (waits.bounds.wait_seconds if waits_at_all else 0.0)
         #: A room that is given back within a moment is fought for: once is enough.
         self._tried_again = False
 
-    def is_worth_another_look(self, hosts: Container[str], consumer: str) -> bool:
+    def is_worth_another_look(
+        self,
+        hosts: Container[str],
+        able: Callable[[Iterable[str]], Container[str]],
+        consumer: str,
+    ) -> bool:
         """Wait for claims that are pending now; say whether to decide once more.
 
         It is where one ended that was not confirmed, or all that took long. Of those that are
@@ -115,6 +140,7 @@ class RequestWait:
         all the time, and each would send all who wait into the next race.
 
         :param hosts: uuids of the nodes whose claims matter
+        :param able: says which of some nodes take the request once they have room
         :param consumer: whom to name in the log
         """
         waits = self._waits
@@ -122,6 +148,9 @@ class RequestWait:
         if began >= self._until or waits.stopped.is_set():
             return False
         pending = waits.index.pending(hosts)
+        if pending:
+            hosts = able({host for host, _, _ in pending})
+            pending = {name: end for name, end in pending.items() if name[0] in hosts}
         if not pending:
             return False
         if not waits.slots.acquire(blocking=False):

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from nova import exception
+from nova import exception, objects
 
+from nova_nodb_scheduler.nova_adapter import manager
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.synchronizer.settlement import pending_waits, settlement_worker
 from nova_nodb_scheduler.testing import patience
@@ -53,10 +54,10 @@ class PendingWaitsTest(test_claimed_decisions.ClaimedDecisionsCase):
         timer.start()
         self.addCleanup(timer.join)
 
-    def assert_refused_at_once(self) -> None:
+    def assert_refused_at_once(self, **fields: Any) -> None:
         began = time.monotonic()
         with self.assertRaises(exception.NoValidHost):
-            self.select()
+            self.select(**fields)
         self.assertLess(time.monotonic() - began, AT_ONCE_SECONDS)
 
     def test_the_room_that_a_scheduler_claimed_as_it_died_is_waited_for(self):
@@ -108,6 +109,30 @@ class PendingWaitsTest(test_claimed_decisions.ClaimedDecisionsCase):
             self.addCleanup(slots.release)
         self.assert_refused_at_once()
         self.assertEqual({"crowded": 1}, self.waits())
+
+    def test_a_worker_with_few_threads_keeps_most_of_them_for_others(self):
+        self.override("executor_thread_pool_size", 8, None)
+        slots = manager.SchedulerManager(host="few").nodb.decisions.pending_waits.slots
+        self.assertEqual([True, True, False], [slots.acquire(blocking=False) for _ in range(3)])
+
+    def test_who_is_refused_by_other_things_as_well_waits_for_nobody(self):
+        self.fill()
+        properties = objects.ImageMetaProps(hw_architecture="aarch64")
+        self.assert_refused_at_once(image=objects.ImageMeta(properties=properties))
+        self.assertEqual({}, self.waits())
+
+    def test_traits_that_no_host_has_are_not_waited_for(self):
+        self.fill()
+        self.assert_refused_at_once(extra_specs={"trait:CUSTOM_NOWHERE": "required"})
+        self.assertEqual({}, self.waits())
+
+    def test_a_request_that_waits_in_a_queue_waits_there(self):
+        self.fill()
+        with pending_waits.nobody_waits():
+            self.assert_refused_at_once()
+        self.assertEqual({}, self.waits())
+        self.select()
+        self.assertEqual({"freed": 1}, self.waits())
 
     def test_places_in_groups_outlast_who_waits_with_the_members_of_before(self):
         usual = settlement_worker.SettlementOptions().grace_seconds
