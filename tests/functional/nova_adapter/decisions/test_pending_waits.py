@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import attrs
 from nova import exception, objects
 
 from nova_nodb_scheduler.nova_adapter import manager
+from nova_nodb_scheduler.nova_adapter.decisions import request_decider
 from nova_nodb_scheduler.scheduling.pipeline import chosen_hosts
 from nova_nodb_scheduler.synchronizer.settlement import pending_waits, settlement_worker
 from nova_nodb_scheduler.testing import patience
@@ -138,6 +141,45 @@ class PendingWaitsTest(test_claimed_decisions.ClaimedDecisionsCase):
         usual = settlement_worker.SettlementOptions().grace_seconds
         settler = self.runtime.decisions.claim_duty.settler
         self.assertEqual(usual + self.CLAIM_WAIT_SECONDS, settler.options.grace_seconds)
+
+    def together(self, requests: int, servers: int) -> tuple[int, int]:
+        """Have requests decided at once; return how many were served, and decisions in all."""
+        decided = []
+        own = request_decider._Decision.decide
+
+        def decide(decision: Any) -> Any:
+            decided.append(decision)
+            return own(decision)
+
+        served = []
+
+        def ask() -> None:
+            with contextlib.suppress(exception.NoValidHost):
+                served.append(self.select(servers=servers))
+
+        with mock.patch.object(request_decider._Decision, "decide", decide):
+            threads = [threading.Thread(target=ask) for _ in range(requests)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+        return len(served), len(decided)
+
+    def test_who_wait_together_share_what_ends_and_no_more(self):
+        self.runtime.decisions.pending_waits.bounds = pending_waits.WaitBounds(20.0, 60.0)
+        self.fill()
+        served, decided = self.together(requests=8, servers=1)
+        self.assertEqual(6, served)
+        self.assertEqual([4, 2], [self.used(host)["VCPU"] for host in ("h1", "h2")])
+        self.assertLess(decided, 8 * 10)
+
+    def test_several_servers_each_do_not_wake_one_another_for_ever(self):
+        self.runtime.decisions.pending_waits.bounds = pending_waits.WaitBounds(20.0, 60.0)
+        self.fill()
+        served, decided = self.together(requests=4, servers=4)
+        self.assertEqual(1, served)
+        self.assertEqual(4, sum(self.used(host)["VCPU"] for host in ("h1", "h2")))
+        self.assertLess(decided, 4 * 10)
 
     def test_nobody_waits_longer_than_allowed(self):
         self.runtime.decisions.pending_waits.bounds = pending_waits.WaitBounds(2.0, 60.0)
