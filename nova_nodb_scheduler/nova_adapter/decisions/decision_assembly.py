@@ -272,10 +272,14 @@ class DecisionAssembly:
         self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
         self._follower.start()
 
+    def hurry(self) -> None:
+        """Have no request wait for others' claims any more; idempotent."""
+        self.pending_waits.stop()
+
     def stop(self) -> None:
         """Stop the threads; before the synchronizer is closed."""
         self._stop.set()
-        self.pending_waits.stop()
+        self.hurry()
         if self._follower is not None:
             self._follower.join(10.0)
             self._follower = None

@@ -328,7 +328,7 @@ class SchedulerRuntime:
     def hurry(self) -> None:
         """Have no request wait for others' claims any more: the worker is to end."""
         if self.decisions is not None:
-            self.decisions.pending_waits.stop()
+            self.decisions.hurry()
 
     def stop(self) -> None:
         """Stop the threads and say goodbye; idempotent, from any thread."""

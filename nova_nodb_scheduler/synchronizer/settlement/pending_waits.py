@@ -112,6 +112,14 @@ class PendingWaits:
         """Have requests wait again, of a worker that starts once more."""
         self.stopped.clear()
 
+    def is_stuck(self, deadline_seconds: float) -> bool:
+        """Say whether a claim is pending for longer than one that is about to be confirmed.
+
+        :param deadline_seconds: end of its lease by the back end's clock
+        """
+        left_seconds = deadline_seconds - self.now_seconds()
+        return self.bounds.lease_seconds - left_seconds >= _STUCK_SECONDS
+
     def begin(self) -> RequestWait:
         """Return what one request waits by, from now on."""
         return RequestWait(self)
@@ -179,7 +187,7 @@ class RequestWait:
             left = waits.index.pending(hosts)
             over = {name: pending[name] for name in pending.keys() - left.keys()}
             ended = {name: over[name] for name in over if not waits.index.stands(name)}
-            if ended and (not self._tried_again or any(map(self._is_stuck, ended.values()))):
+            if ended and (not self._tried_again or any(map(waits.is_stuck, ended.values()))):
                 self._tried_again = True
                 return WaitEnd.FREED
             pending = {name: pending[name] for name in pending.keys() & left.keys()}
@@ -187,7 +195,3 @@ class RequestWait:
                 return WaitEnd.TAKEN
             if waits.clock() >= self._until:
                 return WaitEnd.LATE
-
-    def _is_stuck(self, deadline_seconds: float) -> bool:
-        left_seconds = deadline_seconds - self._waits.now_seconds()
-        return self._waits.bounds.lease_seconds - left_seconds >= _STUCK_SECONDS
