@@ -47,6 +47,8 @@ LOG = logging.getLogger(__name__)
 _FOLLOW_SECONDS = 1.0
 #: The same before they were made for the first time, which a start waits for.
 _FIRST_SECONDS = 0.1
+#: Hosts whose claims a line of the log tells.
+_MOST_TOLD = 10
 
 
 @attrs.frozen
@@ -364,6 +366,16 @@ class DecisionAssembly:
         )
         if roomy and waiting.is_worth_another_look(roomy, able, asked.instance_uuids[0]):
             return request_decider.FullHosts.WAITED
+        if roomy and LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug(
+                "Placement has room for server %(server)s on %(count)d hosts, among these claims: "
+                "%(claims)s",
+                {
+                    "server": asked.instance_uuids[0],
+                    "count": len(roomy),
+                    "claims": self.pending_waits.index.told(sorted(roomy)[:_MOST_TOLD]),
+                },
+            )
         return found
 
     def _proves(self, *args: Any) -> request_decider.FullHosts:

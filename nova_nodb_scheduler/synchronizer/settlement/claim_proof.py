@@ -95,6 +95,15 @@ class ClaimIndex:
                 for name, deadline_seconds in claims.items()
             }
 
+    def told(self, hosts: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return for a log which consumers' claims stand on some hosts, and in which state."""
+        snapshot = self._store.snapshot()
+        return {
+            host: {consumer: held.state.value for consumer, held in claims.items()}
+            for host in hosts
+            if (claims := settlement_rules.claims_of(snapshot, host))
+        }
+
     def stands(self, name: ClaimName) -> bool:
         """Say whether a claim is still there, pending or confirmed."""
         host, consumer, claim_id = name

@@ -170,14 +170,14 @@ class RequestWait:
             waits.slots.release()
         waits.tell(end)
         waited = waits.clock() - began
-        if waited < _LONG_SECONDS:
-            return end is WaitEnd.FREED
-        LOG.info(
+        is_long = waited >= _LONG_SECONDS
+        LOG.log(
+            logging.INFO if is_long else logging.DEBUG,
             "The request for server %(server)s waited %(seconds).1f s for %(count)d claims that "
             "nobody had confirmed: %(end)s.",
             {"server": consumer, "seconds": waited, "count": len(pending), "end": end.value},
         )
-        return True
+        return is_long or end is WaitEnd.FREED
 
     def _wait(self, pending: dict[claim_proof.ClaimName, float], hosts: Container[str]) -> WaitEnd:
         waits = self._waits
