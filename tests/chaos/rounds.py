@@ -971,8 +971,8 @@ class _Round:
             free = watched.always_free(asked, at + _CLAIMED_SECONDS)
             if free is not None and free >= work.together[name]:
                 self.say(
-                    f"{name}, asked for {asked - watched.began:.1f} s behind the first sample, found "
-                    f"no valid host {at - asked:.1f} s later, and {free} slots were free throughout"
+                    f"{name}, asked for at {asked - watched.began:.1f} s, found no valid host "
+                    f"{at - asked:.1f} s later, and {free} slots were free throughout"
                 )
                 count += 1
         return count
