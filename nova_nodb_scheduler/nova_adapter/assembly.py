@@ -33,7 +33,11 @@ from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_cl
 from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
-from nova_nodb_scheduler.nova_adapter.decisions import claim_upkeep, decision_assembly
+from nova_nodb_scheduler.nova_adapter.decisions import (
+    claim_upkeep,
+    decision_assembly,
+    late_requests,
+)
 from nova_nodb_scheduler.nova_adapter.liveness import (
     heartbeat_modes,
     heartbeat_reader,
@@ -836,6 +840,7 @@ class Plugin:
         """The fields of :class:`claim_upkeep.UpkeepOptions`."""
         return {
             "claim_lease_seconds": self.options.claim_lease_seconds,
+            "claim_wait_seconds": self.options.claim_wait_seconds,
             "silent_scheduler_seconds": self._silent_scheduler_seconds,
             "delete_orphan_allocations": self.options.delete_orphan_allocations,
         }
@@ -941,6 +946,10 @@ class Plugin:
             max_bytes=self.options.checkpoint_max_mib * decoded_sizes.MIB,
         )
 
+    def late_requests(self) -> late_requests.LateRequests:
+        """Return what says of requests whether anybody waits for them."""
+        return late_requests.LateRequests(_answer_seconds(self.conf))
+
     def decisions(
         self,
         runtime: runtime_module.SchedulerRuntime,
@@ -972,6 +981,7 @@ class Plugin:
                     readers=options.mirror_readers,
                 ),
                 deadline_seconds=options.claim_deadline_seconds,
+                request_threads=int(_of_messaging(self.conf, "executor_thread_pool_size")),
                 batch_window_seconds=options.allocation_batch_window_seconds,
                 max_batch_servers=options.allocation_batch_servers,
                 max_allocation_calls=options.allocation_calls,
@@ -985,11 +995,16 @@ class Plugin:
 
 def _answer_seconds(conf: cfg.ConfigOpts) -> float:
     """Return how long services wait for an answer over RPC."""
-    # oslo.messaging registers it with its first client, which a conductor may not have yet.
+    return float(_of_messaging(conf, "rpc_response_timeout"))
+
+
+def _of_messaging(conf: cfg.ConfigOpts, name: str) -> Any:
+    """Return an option of oslo.messaging."""
+    # It registers it with its first client or server, which a process may not have yet.
     for group, options in messaging_opts.list_opts():
         if group is None:
-            conf.register_opts([each for each in options if each.dest == "rpc_response_timeout"])
-    return float(conf.rpc_response_timeout)
+            conf.register_opts([each for each in options if each.dest == name])
+    return conf[name]
 
 
 def _choice(option: str, value: str, choices: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ import nova.scheduler.manager
 import oslo_messaging as messaging
 from nova import exception as nova_exception
 from nova import objects
+from nova.i18n import _
 from nova.objects import base
 
 from nova_nodb_scheduler.nova_adapter import activation, assembly, decision_log, rpc_server
@@ -101,12 +102,13 @@ class SchedulerManager(
         self._nodb_pid = os.getpid()
         self.nodb = self._runtime(plugin)
         self._nodb_views = self.nodb.views
+        self._nodb_late = plugin.late_requests()
         proof = worker_status.StartProof(self.nodb, self._nodb_scopes)
         self.nodb.gate = start_gate.RequestGate(
             proof.judge, float(plugin.options.start_timeout_seconds)
         )
         #: Nova's service gets its RPC server from here; see :mod:`.start_gate`.
-        self.nodb_intake = start_gate.RequestIntake(self.nodb.gate)
+        self.nodb_intake = start_gate.RequestIntake(self.nodb.gate, self.nodb.hurry)
 
     def _nodb_scopes(self) -> list[str]:
         """Return the scopes that a request may go to."""
@@ -177,7 +179,7 @@ class SchedulerManager(
         the request is decided once more, by Nova's own reads; if claims kept
         hosts full for nothing, once more without them before.
 
-        :raises NoValidHost: there is none
+        :raises NoValidHost: there is none, or nobody waits for the answer any more
         :raises HostsNotRead: there may be one in a cell that could not be read
         """
         started = time.monotonic()
@@ -195,6 +197,9 @@ class SchedulerManager(
         chosen = None
         view.trace.servers = _servers(named)
         try:
+            if self._nodb_late.is_given_up(context, _servers(named), view, self.host_manager.cells):
+                outcome = "given_up"
+                raise nova_exception.NoValidHost(reason=_("Nobody waits for the answer any more."))
             try:
                 with request_views.working_on(view):
                     chosen = self._select(context, args, kwargs)

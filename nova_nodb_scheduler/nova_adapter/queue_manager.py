@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from nova import exception as nova_exception
 from nova_nodb_scheduler.model import pending
 from nova_nodb_scheduler.nova_adapter import activation, assembly, manager
 from nova_nodb_scheduler.nova_adapter.service import scheduler_runtime as runtime_module
+from nova_nodb_scheduler.synchronizer.settlement import pending_waits
 from nova_nodb_scheduler.synchronizer.waking import newcomer_gate
 
 
@@ -34,7 +36,9 @@ class QueueSchedulerManager(manager.SchedulerManager):
         if admission.refusal:
             raise nova_exception.NoValidHost(reason=admission.refusal)
         try:
-            return super().select_destinations(context, *args, **kwargs)
+            # Its record waits for room, and what is held for it is nobody else's meanwhile.
+            with contextlib.nullcontext() if admission.full else pending_waits.nobody_waits():
+                return super().select_destinations(context, *args, **kwargs)
         except messaging.ExpectedException as wrapped:
             error = wrapped.exc_info[1]
             if not admission.full or not isinstance(error, nova_exception.NoValidHost):

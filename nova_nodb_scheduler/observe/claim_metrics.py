@@ -8,6 +8,7 @@ import collections
 import prometheus_client
 
 from nova_nodb_scheduler.synchronizer.claims import ledger_claimer
+from nova_nodb_scheduler.synchronizer.settlement import pending_waits
 
 #: From a compare-and-set in memory to a back end that struggles, in seconds.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -61,6 +62,14 @@ class ClaimMetrics(ledger_claimer.ClaimMeter):
         for result in ("stands", "withdrawn", "not ours", "unknown"):
             # An alert sees a rise only of what was there before.
             self._verified.labels(result)
+        self._waited = prometheus_client.Counter(
+            "nodb_refusal_waits",
+            "Waits of requests for claims that nobody had confirmed, by what became of these",
+            ["end"],
+            registry=registry,
+        )
+        for end in pending_waits.WaitEnd:
+            self._waited.labels(end.value)
         seconds = prometheus_client.Histogram(
             "nodb_claim_seconds",
             "Duration of taking, and of confirming, the claims of a request",
@@ -99,6 +108,11 @@ class ClaimMetrics(ledger_claimer.ClaimMeter):
         """
         self._counts[f"allocations: {result}"] += 1
         self._verified.labels(result).inc()
+
+    def refusal_waited(self, end: pending_waits.WaitEnd) -> None:
+        """Record one wait before a refusal."""
+        self._counts[f"waits: {end.value}"] += 1
+        self._waited.labels(end.value).inc()
 
     def lost(self, count: int) -> None:
         """Record compare-and-sets that were lost."""

@@ -149,7 +149,7 @@ _AGES = {"oldest_pending_seconds": "pending"}
 
 #: Of select_destinations. A series that begins with its first event has not risen by it: what
 #: an alert looks at, and is known beforehand, begins at 0.
-_OUTCOMES = ("selected", "no_valid_host", "error")
+_OUTCOMES = ("selected", "no_valid_host", "given_up", "error")
 
 #: Role, host and cell of reporters that are told of together.
 ReporterName: TypeAlias = tuple[str, str, str]
@@ -215,7 +215,7 @@ class SchedulerMetrics(replicator_contract.ReplicationMeter):
     def scheduled(self, seconds: float, outcome: str) -> None:
         """Record one select_destinations.
 
-        :param outcome: ``selected``, ``no_valid_host`` or ``error``
+        :param outcome: ``selected``, ``no_valid_host``, ``given_up`` or ``error``
         """
         self._schedules[outcome].observe(seconds)
 

@@ -118,7 +118,7 @@ class PastDecision(objects.NodbObject):
     ``candidates``: ``memory``, or why Placement was asked; ``counts`` are known
     of decisions from memory alone. ``servers``: how many the request was for.
     ``placed``: the server's host; empty where none was found. ``outcome``:
-    ``selected``, ``no_valid_host`` or ``error``. ``at``: when it ended, seconds
+    ``selected``, ``no_valid_host``, ``given_up`` or ``error``. ``at``: when it ended, seconds
     since 1970 by the scheduler's clock.
     """
 

@@ -118,6 +118,7 @@ class ClaimDuty:
 
     :param now_seconds: the back end's clock, without I/O
     :param lease_seconds: how long a pending claim is held
+    :param options: by which it settles
     :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
     :param is_judged: see :class:`settlement_rules.SettlementEvidence`
     :param cache: shared with who claims in this worker
@@ -135,6 +136,7 @@ class ClaimDuty:
         host: str,
         get: placement_reader.Get = placement_reader.get_from_placement,
         *,
+        options: settlement_worker.SettlementOptions | None = None,
         is_own: Callable[[str], bool] | None = None,
         is_judged: settlement_rules.IsJudged = settlement_rules.always_judged,
         cache: record_editor.RecordCache | None = None,
@@ -152,6 +154,7 @@ class ClaimDuty:
             follower.followed,
             self._allocations,
             now_seconds,
+            options or settlement_worker.SettlementOptions(),
             is_own=is_own,
             cache=cache,
             is_judged=is_judged,

@@ -31,6 +31,7 @@ from nova_nodb_scheduler.synchronizer.settlement import (
     lapsed_claims,
     lost_members,
     settlement_rules,
+    settlement_worker,
 )
 
 
@@ -55,12 +56,19 @@ class UpkeepSurroundings:
 class UpkeepOptions:
     """Bounds; see the options of the same names.
 
+    :param claim_wait_seconds: of all schedulers: who settles here keeps for their requests
+        what these may not know of yet
     :param silent_scheduler_seconds: a beat that is older is late
     """
 
     claim_lease_seconds: float
+    claim_wait_seconds: float
     silent_scheduler_seconds: float
     delete_orphan_allocations: bool
+
+
+#: How long a place in a group stays once it is shown, beside what requests wait for.
+_GRACE_SECONDS = settlement_worker.SettlementOptions().grace_seconds
 
 
 def _tell_nobody(providers: Sequence[str], consumers: Sequence[str]) -> None:
@@ -94,6 +102,9 @@ class ClaimUpkeep:
             around.now_seconds,
             options.claim_lease_seconds,
             around.host,
+            options=settlement_worker.SettlementOptions(
+                grace_seconds=_GRACE_SECONDS + options.claim_wait_seconds
+            ),
             is_own=is_own,
             is_judged=is_judged,
             cache=self.cache,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import threading
@@ -38,7 +39,7 @@ from nova_nodb_scheduler.scheduling.reservations import host_reservations
 from nova_nodb_scheduler.store import store_snapshot
 from nova_nodb_scheduler.synchronizer.claims import group_places
 from nova_nodb_scheduler.synchronizer.replication import heartbeats
-from nova_nodb_scheduler.synchronizer.settlement import claim_proof
+from nova_nodb_scheduler.synchronizer.settlement import claim_proof, pending_waits
 
 LOG = logging.getLogger(__name__)
 
@@ -50,10 +51,14 @@ _FIRST_SECONDS = 0.1
 
 @attrs.frozen
 class DecisionOptions(claim_upkeep.UpkeepOptions):
-    """Bounds of deciding from memory; see the options of the same names."""
+    """Bounds of deciding from memory; see the options of the same names.
+
+    :param request_threads: how many requests the worker's RPC server has decided at once
+    """
 
     mirror: mirror_assembly.MirrorOptions
     deadline_seconds: float
+    request_threads: int
     batch_window_seconds: float
     max_batch_servers: int
     max_allocation_calls: int
@@ -121,12 +126,23 @@ class DecisionAssembly:
         #: Ends claims that have served: of others, and of before, where none are made.
         self.claim_duty = self._upkeep.claim_duty
         self._claim_proof = self.claim_duty.proof
+        #: What requests wait by that nobody but pending claims refuses.
+        self.pending_waits = pending_waits.PendingWaits(
+            self._claim_proof.index,
+            pending_waits.WaitBounds(options.claim_wait_seconds, options.claim_lease_seconds),
+            around.now_seconds,
+            around.claim_meter.refusal_waited,
+            most_waiting=options.request_threads // 4,
+        )
         #: Looks for allocations that somebody left behind as he died.
         self.orphan_duty = self._upkeep.orphan_duty
         #: What decides a request here.
         self.parts = self._make_parts()
         self.decider = request_decider.RequestDecider(
-            self.parts, self._proved_full, deadline_seconds=options.deadline_seconds
+            self.parts,
+            self._proved_full,
+            self.pending_waits.begin,
+            deadline_seconds=options.deadline_seconds,
         )
 
     def _make_parts(self) -> request_decider.DecisionEngine:
@@ -251,6 +267,7 @@ class DecisionAssembly:
         """Start the threads; in the worker, after the feed was started."""
         self._mirror.start()
         self._upkeep.start()
+        self.pending_waits.start()
         self._stop.clear()
         self._follower = threading.Thread(target=self._follow, name="nodb-frame", daemon=True)
         self._follower.start()
@@ -258,6 +275,7 @@ class DecisionAssembly:
     def stop(self) -> None:
         """Stop the threads; before the synchronizer is closed."""
         self._stop.set()
+        self.pending_waits.stop()
         if self._follower is not None:
             self._follower.join(10.0)
             self._follower = None
@@ -311,6 +329,7 @@ class DecisionAssembly:
         claims: store_snapshot.NamespaceView,
         planned_on: store_snapshot.Snapshot,
         tried: frozenset[str],
+        waiting: pending_waits.RequestWait,
     ) -> request_decider.FullHosts:
         """See :class:`request_decider.RequestDecider`."""
         enabled = [str(cell.uuid) for cell in self.host_manager.enabled_cells]
@@ -320,8 +339,9 @@ class DecisionAssembly:
                 raise request_decider.MemoryCannotDecide("broken provider")
         group = request_conversion.group_uuid(asked.spec)
         found = request_decider.FullHosts.PROVED
+        roomy: set[str] = set()
         for query in asked.queries or ():
-            each = self._proves(
+            each, listed = self._proved(
                 query.resources,
                 decided_at,
                 claims,
@@ -334,9 +354,19 @@ class DecisionAssembly:
                 return each
             if each is request_decider.FullHosts.ONCE_MORE:
                 found = each
+            roomy |= listed
+        able = functools.partial(
+            self.engine.may_take, self.parts.request(asked.spec, asked.queries)
+        )
+        if roomy and waiting.is_worth_another_look(roomy, able, asked.instance_uuids[0]):
+            return request_decider.FullHosts.WAITED
         return found
 
-    def _proves(
+    def _proves(self, *args: Any) -> request_decider.FullHosts:
+        """See :class:`fallback_claims.FallbackClaims`; by the arguments of :meth:`_proved`."""
+        return self._proved(*args)[0]
+
+    def _proved(
         self,
         resources: Mapping[str, int],
         decided_at: float,
@@ -345,7 +375,7 @@ class DecisionAssembly:
         group: str | None,
         planned_on: store_snapshot.Snapshot,
         tried: frozenset[str] = frozenset(),
-    ) -> request_decider.FullHosts:
+    ) -> tuple[request_decider.FullHosts, frozenset[str]]:
         """Say whether no host's record was behind Placement; then the others are read again.
 
         Nor a claim left that nothing stands behind, those of the request's servers first,
@@ -355,6 +385,7 @@ class DecisionAssembly:
         :param group: uuid of the servers' group, whose members' claims on full hosts may
             rule out others
         :param tried: hosts that took some of the servers, and not all
+        :return: and the roots that have room by Placement
         :raises MemoryCannotDecide: nobody can tell
         """
         ended = claim_proof.ProvedClaims()
@@ -369,7 +400,7 @@ class DecisionAssembly:
                 again = True
                 self._wait_for(proof.version)
                 if self.placement_mirror.differs_from(planned_on, proof, resources):
-                    return request_decider.FullHosts.CHANGED
+                    return request_decider.FullHosts.CHANGED, proof.listed
             if proof.listed:
                 roots = None if group is not None else proof.listed
                 ended = self._claim_proof.prove(claims, servers, roots, decided_at, group)
@@ -381,11 +412,11 @@ class DecisionAssembly:
         if ended.version:
             self._wait_for(ended.version)
             if not ended.complete:
-                return request_decider.FullHosts.CHANGED
+                return request_decider.FullHosts.CHANGED, proof.listed
             again = True
         if again:
-            return request_decider.FullHosts.ONCE_MORE
-        return request_decider.FullHosts.PROVED
+            return request_decider.FullHosts.ONCE_MORE, proof.listed
+        return request_decider.FullHosts.PROVED, proof.listed
 
     def _wait_for(self, version: int) -> None:
         """Wait until what was just published came back with the feed."""

@@ -44,6 +44,7 @@ from nova_nodb_scheduler.scheduling.pipeline import (
 )
 from nova_nodb_scheduler.scheduling.pipeline import engine as engine_module
 from nova_nodb_scheduler.store import store_snapshot
+from nova_nodb_scheduler.synchronizer.settlement import pending_waits
 
 LOG = logging.getLogger(__name__)
 
@@ -303,6 +304,8 @@ class FullHosts(enum.Enum):
     ONCE_MORE = "once more"
     #: Some were judged by what is over. What else is, is to be proved anew.
     CHANGED = "changed"
+    #: Others held some of their room for a while: it may be free.
+    WAITED = "waited"
 
 
 #: See :class:`RequestDecider`.
@@ -313,6 +316,7 @@ ProvedFull = Callable[
         store_snapshot.NamespaceView,
         store_snapshot.Snapshot,
         frozenset[str],
+        pending_waits.RequestWait,
     ],
     FullHosts,
 ]
@@ -322,10 +326,12 @@ class RequestDecider:
     """One worker's decisions. Any thread.
 
     :param proved_full: asked before NoValidHost is said, with when the decision
-        began, the claims of before, a snapshot that it was no older than, and the
-        hosts that took some of the servers: whether no host's record was behind
-        Placement and no claim kept a host full for nothing; what was so is known better
-        now. Raises MemoryCannotDecide where nobody can tell
+        began, the claims of before, a snapshot that it was no older than, the
+        hosts that took some of the servers, and what the request waits by: whether no
+        host's record was behind Placement and no claim kept a host full for nothing, or
+        may yet be given back; what was so is known better now. Raises
+        MemoryCannotDecide where nobody can tell
+    :param begin_waiting: makes what a request waits by
     :param deadline_seconds: how long a request's claims may take
     """
 
@@ -333,6 +339,7 @@ class RequestDecider:
         self,
         parts: DecisionEngine,
         proved_full: ProvedFull,
+        begin_waiting: Callable[[], pending_waits.RequestWait],
         *,
         deadline_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -341,6 +348,7 @@ class RequestDecider:
         self.parts = parts
         self._writer = parts.placement.writer
         self._proved_full = proved_full
+        self._begin_waiting = begin_waiting
         self._deadline_seconds = deadline_seconds
         self._clock = clock
         self._now = now
@@ -356,6 +364,7 @@ class RequestDecider:
         deadline = self._clock() + self._deadline_seconds
         # As the host states have them; the columns are as new or newer.
         claims = view.reads.claims
+        waiting = self._begin_waiting()
         found = FullHosts.CHANGED
         while True:
             decided_at = self._clock()
@@ -384,7 +393,7 @@ class RequestDecider:
                 # Claims end all the time: what ends behind the proof is no reason for another.
                 found = FullHosts.PROVED
             else:
-                found = self._found(asked, decided_at, claims, decision)
+                found = self._found(asked, decided_at, claims, decision, waiting)
             if found is FullHosts.PROVED:
                 decision.log_refusal()
                 # As Nova words it, where Placement has no candidate and where it has some.
@@ -392,6 +401,9 @@ class RequestDecider:
                     "" if decision.lacks_candidates else _("There are not enough hosts available.")
                 )
                 raise nova_exception.NoValidHost(reason=why)
+            if found is FullHosts.WAITED:
+                # It held nothing while it waited: what it takes from now on is taken anew.
+                deadline = self._clock() + self._deadline_seconds
             if self._clock() > deadline:
                 raise MemoryCannotDecide("mirror behind")
             # What it saw is over: claims, and the records that hosts are judged by.
@@ -405,10 +417,11 @@ class RequestDecider:
         decided_at: float,
         claims: store_snapshot.NamespaceView,
         decision: _Decision,
+        waiting: pending_waits.RequestWait,
     ) -> FullHosts:
         try:
             planned_on, tried = decision.planned_on, decision.tried
-            return self._proved_full(asked, decided_at, claims, planned_on, tried)
+            return self._proved_full(asked, decided_at, claims, planned_on, tried, waiting)
         except MemoryCannotDecide:
             raise
         except Exception as error:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -175,6 +175,11 @@ class MemoryReads:
     def generation(self) -> int:
         """Of the store, when the snapshot was taken."""
         return self._generation
+
+    def instance_rows(self, uuid: str, cells: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return a server's rows by cell, of those cells that have it."""
+        found = ((cell, self._instances.get(nova_tables.cell_key(uuid, cell))) for cell in cells)
+        return {cell: stored.state["row"] for cell, stored in found if stored is not None}
 
     # -- requests like earlier ones ------------------------------------------
 

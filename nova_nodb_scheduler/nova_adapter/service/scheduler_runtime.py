@@ -325,6 +325,11 @@ class SchedulerRuntime:
             self._server = self._make_server(self)
             self._server.start()
 
+    def hurry(self) -> None:
+        """Have no request wait for others' claims any more: the worker is to end."""
+        if self.decisions is not None:
+            self.decisions.pending_waits.stop()
+
     def stop(self) -> None:
         """Stop the threads and say goodbye; idempotent, from any thread."""
         with self._lock:

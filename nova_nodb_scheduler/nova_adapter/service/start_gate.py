@@ -174,11 +174,18 @@ class GatedServer:
     fanout exchange that is gone, which fails the caller.
 
     :param make: makes the real server, not started
+    :param on_stop: called as soon as no more requests are taken
     """
 
-    def __init__(self, make: Callable[[], Any], gate: RequestGate) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        gate: RequestGate,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
         self._make = make
         self._gate = gate
+        self._on_stop = on_stop
         self._server = make()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -209,6 +216,7 @@ class GatedServer:
     def stop(self) -> None:
         """Take no more requests; what was taken is still answered."""
         self._stopped.set()
+        self._on_stop()
         with self._lock:
             takes, listener = self._takes, self._listener
             self._listener = None
@@ -296,13 +304,14 @@ def _requeue(message: Any) -> None:
 class RequestIntake:
     """What a manager shows so that its service gets a gated server; one per start of a worker."""
 
-    def __init__(self, gate: RequestGate) -> None:
+    def __init__(self, gate: RequestGate, on_stop: Callable[[], None] = lambda: None) -> None:
         self.gate = gate
+        self._on_stop = on_stop
         self._server: GatedServer | None = None
 
     def behind_gate(self, make: Callable[[], Any]) -> GatedServer:
         """Return a server over the one that ``make`` makes."""
-        self._server = GatedServer(make, self.gate)
+        self._server = GatedServer(make, self.gate, self._on_stop)
         return self._server
 
     def drain(self, timeout_seconds: float) -> bool:

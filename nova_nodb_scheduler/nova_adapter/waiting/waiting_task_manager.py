@@ -8,6 +8,7 @@ hand: moves, rebuilds, reschedules and requests that do not wait are Nova's to t
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import nova.conductor.manager
 import oslo_messaging
 from nova import exception as nova_exception
+from oslo_utils import timeutils
 
 from nova_nodb_scheduler.nova_adapter.waiting import (
     abandoned_requests,
@@ -138,7 +140,7 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
             tuple(instance_uuids or ()),
             functools.partial(
                 super()._schedule_instances,
-                context,
+                context if self._nodb_waiting.current is None else _asked_now(context),
                 request_spec,
                 instance_uuids,
                 return_alternates=return_alternates,
@@ -166,6 +168,16 @@ class WaitingTaskManager(nova.conductor.manager.ComputeTaskManager):  # type: ig
         self._nodb_waiting.check()
         super()._cleanup_build_artifacts(*args, **kwargs)
         self._nodb_waiting.cleaned()
+
+
+def _asked_now(context: Any) -> Any:
+    """Return a context to ask a scheduler by, which takes one of long ago for given up.
+
+    Nova's record of the server's creation has the time at which its user asked.
+    """
+    asking = copy.copy(context)
+    asking.timestamp = timeutils.utcnow()
+    return asking
 
 
 class _SendingApi:

@@ -298,6 +298,27 @@ class Engine:
             ignored = np.array(sorted(self._left_out(request)), np.intp)
             return refusal_counts.of_placement(steps, self.frame, rows[~np.isin(rows, ignored)])
 
+    def may_take(self, request: requests.Request, uuids: Iterable[str]) -> frozenset[str]:
+        """Return the hosts, of some, that a request may go to once there is room on them.
+
+        Room is what others hold, and places in groups. A filter that is not asked again for a
+        request's second server looks at neither.
+
+        :param uuids: of nodes; those that are not known are left out
+        """
+        with self.lock:
+            steps = self._steps(request, self.frame, 0)
+            found = {row: uuid for uuid in uuids if (row := self.frame.row_of(uuid)) is not None}
+            named = decision_steps.named_rows(request, self.frame, _trees(steps))
+            kept = found.keys() if named is None else found.keys() & set(named.tolist())
+            kept = kept - decision_steps.ignored_rows(request, self.frame)
+            rows = np.array(sorted(kept), np.intp)
+            passing = refusal_counts.but_for_room(steps, self.frame, rows)
+            for own, _ in steps.filters:
+                if own.once_per_request:
+                    passing &= own.mask(steps.request, self.frame, rows)
+            return frozenset(found[row] for row in rows[passing].tolist())
+
     def counts_among(
         self, request: requests.Request, uuids: Collection[str]
     ) -> tuple[tuple[decision_steps.FilterCount, ...], tuple[str, ...]]:

@@ -28,6 +28,8 @@ TREE = "tree"
 #: The others stand in the place of the empty name.
 _ORDER = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "", TRAITS, AGGREGATES, TREE)
 
+_WITHOUT_ROOM = frozenset({TRAITS, AGGREGATES, TREE})
+
 _NOTHING = requests.CandidateQuery(resources={})
 
 
@@ -59,6 +61,23 @@ def of_placement(
             counts.append(decision_steps.FilterCount(part(name), before, after))
         before = after
     return tuple(counts)
+
+
+def but_for_room(
+    steps: decision_steps.DecisionSteps, frame: host_frame.HostFrame, rows: npt.NDArray[np.intp]
+) -> plugin_contract.BoolArray:
+    """Return which of the rows all parts pass but resources. Use it under the engine's lock."""
+    known = steps.known(frame, rows) & frame.has_service[rows]
+    if steps.candidates is None:
+        return known
+    passing = np.zeros(len(rows), np.bool_)
+    for query in steps.candidates.queries:
+        parts = _parts(query)
+        own = np.ones(len(rows), np.bool_)
+        for name in _WITHOUT_ROOM & parts.keys():
+            own &= candidates.Candidates((parts[name],)).mask(frame, rows)
+        passing |= own
+    return known & passing
 
 
 def with_parts(

@@ -33,6 +33,10 @@ _CLAIMS = known_namespaces.CLAIM_RECORDS.name
 _GROUPS = known_namespaces.GROUP_CLAIMS.name
 
 
+#: A claim: its record's key, its consumer and its id.
+ClaimName = tuple[str, str, str]
+
+
 class ClaimIndex:
     """Which hosts hold claims, and of which consumers, as a store shows; any thread, no I/O.
 
@@ -47,6 +51,8 @@ class ClaimIndex:
         #: Consumers by host, and hosts by consumer.
         self._consumers: dict[str, frozenset[str]] = {}
         self._hosts: dict[str, set[str]] = {}
+        #: Ends of leases, by claim, by host that has claims that are not confirmed.
+        self._pending: dict[str, dict[ClaimName, float]] = {}
 
     def follow(self) -> store_snapshot.Snapshot:
         """Come to the present; return a snapshot of it."""
@@ -57,11 +63,12 @@ class ClaimIndex:
             if touched is None:
                 self._consumers.clear()
                 self._hosts.clear()
+                self._pending.clear()
                 hosts: Iterable[str] = snapshot.namespace(_CLAIMS).keys()
             else:
                 hosts = touched.get(_CLAIMS, ())
             for host in hosts:
-                self._note(host, frozenset(settlement_rules.claims_of(snapshot, host)))
+                self._note(host, settlement_rules.claims_of(snapshot, host))
             return snapshot
 
     def hosts(self) -> list[str]:
@@ -74,7 +81,37 @@ class ClaimIndex:
         with self._lock:
             return sorted(self._hosts.get(consumer, ()))
 
-    def _note(self, host: str, consumers: frozenset[str]) -> None:
+    def pending(self, hosts: Container[str]) -> dict[ClaimName, float]:
+        """Come to the present; return what is pending on some hosts, with its lease's end.
+
+        Costs by what is pending at all. Ends are by the back end's clock.
+        """
+        self.follow()
+        with self._lock:
+            return {
+                name: deadline_seconds
+                for host, claims in self._pending.items()
+                if host in hosts
+                for name, deadline_seconds in claims.items()
+            }
+
+    def stands(self, name: ClaimName) -> bool:
+        """Say whether a claim is still there, pending or confirmed."""
+        host, consumer, claim_id = name
+        held = settlement_rules.claims_of(self._store.snapshot(), host).get(consumer)
+        return held is not None and held.claim_id == claim_id
+
+    def _note(self, host: str, claims: Mapping[str, model.HeldClaim]) -> None:
+        pending = {
+            (host, consumer, held.claim_id): held.deadline_seconds
+            for consumer, held in claims.items()
+            if held.deadline_seconds is not None
+        }
+        if pending:
+            self._pending[host] = pending
+        else:
+            self._pending.pop(host, None)
+        consumers = frozenset(claims)
         before = self._consumers.pop(host, frozenset())
         for consumer in before - consumers:
             self._hosts[consumer].discard(host)
@@ -90,9 +127,6 @@ class ClaimIndex:
 _MOST_ASKED = 16
 #: How long one that stays is not asked for again, but by its own consumer.
 _REST_SECONDS = 2.0
-
-#: A claim: its record's key, its consumer and its id.
-_Name = tuple[str, str, str]
 
 
 class ClaimsUnproved(errors.NodbError):
@@ -149,9 +183,10 @@ class ClaimProof:
         self._cache = cache
         self._clock = clock
         self._lock = threading.Lock()
-        self._index = ClaimIndex(store)
+        #: Where claims stand.
+        self.index = ClaimIndex(store)
         #: When it was last asked for, of those that stay.
-        self._asked_at: dict[_Name, float] = {}
+        self._asked_at: dict[ClaimName, float] = {}
         self.status = claim_reaper.SettlementStatus()
 
     def prove(
@@ -186,7 +221,7 @@ class ClaimProof:
             cursor = self._cursor()
             if cursor is None:
                 raise ClaimsUnproved("the feed is not followed")
-            snapshot = self._index.follow()
+            snapshot = self.index.follow()
             now = snapshot.namespace(_CLAIMS)
             seen = now.version if before is not None and _some_ended(before, now, hosts) else 0
             evidence = settlement_rules.SettlementEvidence(snapshot)
@@ -197,7 +232,7 @@ class ClaimProof:
             suspects, are_all = self._suspects(
                 snapshot, evidence, {*own, *members}, hosts, decided_at
             )
-            stays: list[_Name] = []
+            stays: list[ClaimName] = []
             looked_at_group = group is None
             asking_from = self._clock()
             looked = self._end(suspects, evidence, cursor, stays)
@@ -235,8 +270,8 @@ class ClaimProof:
         cursor = self._cursor()
         if cursor is None:
             return 0
-        snapshot = self._index.follow()
-        if not any(map(self._index.hosts_of, consumers)):
+        snapshot = self.index.follow()
+        if not any(map(self.index.hosts_of, consumers)):
             return 0
         evidence = settlement_rules.SettlementEvidence(snapshot)
         suspects: dict[records.RecordKey, frozenset[str]] = {}
@@ -250,7 +285,7 @@ class ClaimProof:
         suspects: Mapping[records.RecordKey, frozenset[Any]],
         evidence: settlement_rules.SettlementEvidence,
         cursor: records.Cursor,
-        stays: list[_Name],
+        stays: list[ClaimName],
     ) -> _Looked:
         """Ask for claims and end them.
 
@@ -294,9 +329,9 @@ class ClaimProof:
         self,
         queries: Iterable[claim_reaper.AllocationQuery],
         reaper: claim_reaper.ClaimReaper,
-    ) -> list[_Name]:
+    ) -> list[ClaimName]:
         """Ask, and note the answers; return what has none: it is asked for again soon."""
-        unanswered: list[_Name] = []
+        unanswered: list[ClaimName] = []
         answers: dict[str, settlement_rules.Allocations | None] = {}
         for query in queries:
             consumer = query.consumer
@@ -322,7 +357,7 @@ class ClaimProof:
         move, and gave what they had to their migration.
         """
         for consumer in consumers:
-            for host in self._index.hosts_of(consumer):
+            for host in self.index.hosts_of(consumer):
                 held = settlement_rules.claims_of(snapshot, host).get(consumer)
                 if (
                     held is not None
@@ -387,7 +422,7 @@ class ClaimProof:
                 found[key] = found.get(key, frozenset()) | {consumer}
         left = _MOST_ASKED
         are_all = True
-        for host in self._index.hosts():
+        for host in self.index.hosts():
             if hosts is not None and host not in hosts:
                 continue
             key = records.RecordKey(_CLAIMS, host)
@@ -446,7 +481,7 @@ def _leaving_shown(
     return attrs.evolve(verdict, settled={}, shown_at=0)
 
 
-def _name(query: claim_reaper.AllocationQuery) -> _Name:
+def _name(query: claim_reaper.AllocationQuery) -> ClaimName:
     return query.key.key, query.consumer, query.held.claim_id
 
 

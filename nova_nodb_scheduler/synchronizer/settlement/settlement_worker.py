@@ -69,7 +69,7 @@ class SettlementOptions:
     :param asks: queries to the authority that wait for an answer at once
     :param grace_seconds: how long a place in a group stays once it is shown;
         longer than anybody waits for a scheduler that has not begun (Nova's
-        rpc_response_timeout) and than it then takes
+        rpc_response_timeout) and than it then takes, waits for others' claims included
     :param cool_down_seconds: how long a record is left alone after it was settled
     :param others_seconds: how long what another process owns is left to it
     :param keep_seconds: how long a group's record stays that nobody uses; the views
@@ -152,7 +152,8 @@ class Settler:
 
     def pace(self, options: SettlementOptions) -> None:
         """Settle by these paces and bounds from the next turn on, and look at everything then."""
-        self._options = options
+        #: By which it settles.
+        self.options = options
         self._schedule = settlement_schedule.ReconcileSchedule(
             options.ask_after_seconds, options.ask_most_seconds, self._clock
         )
@@ -207,7 +208,7 @@ class Settler:
         self._due.update(dict.fromkeys(self._ownership.begin(for_all=for_all)))
         now = self._clock()
         if now >= self._look_at:
-            self._look_at = now + self._options.look_seconds
+            self._look_at = now + self.options.look_seconds
             self._look()
         evidence = settlement_rules.SettlementEvidence(
             snapshot, is_judged=self._is_judged(snapshot)
@@ -220,8 +221,8 @@ class Settler:
             self._due.update(dict.fromkeys(wanted))
             raise
         if for_all and now >= self._remove_at:
-            self._remove_at = now + self._options.removal_seconds
-            unused = self._unused.look(snapshot, self._options.batch_records)
+            self._remove_at = now + self.options.removal_seconds
+            unused = self._unused.look(snapshot, self.options.batch_records)
             if unused:
                 self.status.removed += self._removal.remove(unused)
         return bool(self._due) or self.queries.answered
@@ -271,13 +272,13 @@ class Settler:
                 self._due[key] = None
                 if name == _PROVIDERS:
                     allocated = settlement_rules.fully_allocated(snapshot, uuid)
-                    self._schedule.note_allocated(key, allocated, self._options.hasten_seconds)
+                    self._schedule.note_allocated(key, allocated, self.options.hasten_seconds)
         self._due.update(dict.fromkeys(self._unsettled.of_servers(touched, snapshot)))
         moving = self._unsettled.servers_of_moves(touched, snapshot)
         for key, ending in self._unsettled.ending(touched, snapshot).items():
             consumer = settlement_rules.LEDGERS[key.namespace].consumer
             moved = [entry for entry in ending if consumer(entry) in moving]
-            self._schedule.hasten(key, ending, self._options.hasten_seconds, moved)
+            self._schedule.hasten(key, ending, self.options.hasten_seconds, moved)
 
     def _note_claims(
         self, name: str, keys: Iterable[str], snapshot: snapshot_module.Snapshot
@@ -309,9 +310,9 @@ class Settler:
     ) -> dict[records.RecordKey, frozenset[Any]]:
         """Return the records to change, with the entries to ask for, taken off what is due."""
         wanted: dict[records.RecordKey, frozenset[Any]] = {}
-        asks = self._options.asks - self.queries.count
+        asks = self.options.asks - self.queries.count
         for key in list(self._due):
-            if len(wanted) >= self._options.batch_records:
+            if len(wanted) >= self.options.batch_records:
                 break
             del self._due[key]
             stored = snapshot.namespace(key.namespace).get(key.key)

@@ -37,6 +37,9 @@ class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
         ledger = single_claims.stranger(self.runtime.synchronizer)
         return dict(ledger.read(self.nodes[host].uuid).claims)
 
+    #: How long a stranger's claim may be pending.
+    LEASE_SECONDS = 60.0
+
     def stranger(self) -> ledger_claimer.LedgerClaimer:
         """Return another scheduler's claimer, with this one's view of hosts."""
         own = self.runtime.decisions.parts.ways.claimer
@@ -44,7 +47,7 @@ class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
             self.runtime.synchronizer,
             "stranger",
             lambda: str(uuid.uuid4()),
-            60.0,
+            self.LEASE_SECONDS,
             lambda host: True,
         )
         return ledger_claimer.LedgerClaimer(batches, own._views)

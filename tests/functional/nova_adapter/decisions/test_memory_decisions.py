@@ -38,11 +38,14 @@ class MemoryDecisionsCase(cloud.CloudCase):
         (cloud.CELL2, "h2", 2, {}),
     )
     BEAT_SECONDS = 0.2
+    #: Strangers' claims in these tests stand for hosts that are full.
+    CLAIM_WAIT_SECONDS = 0.0
 
     def setUp(self) -> None:
         super().setUp()
         self.override("track_instance_changes", False, "filter_scheduler")
         self.override("beat_interval_seconds", self.BEAT_SECONDS, "nodb_scheduler")
+        self.override("claim_wait_seconds", self.CLAIM_WAIT_SECONDS, "nodb_scheduler")
         self.use(prepared_placement.PreparedPlacement())
         self.client = self.placement_client()
         self.use(fixtures.MonkeyPatch("nova.scheduler.client.report.PLACEMENTCLIENT", None))

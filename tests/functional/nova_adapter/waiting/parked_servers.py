@@ -15,6 +15,7 @@ from nova import exception, objects
 from nova.scheduler import rpcapi
 from nova.scheduler.client import query, report
 from nova.tests import fixtures as nova_fixtures
+from oslo_utils import timeutils
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_nodb_scheduler import errors
@@ -284,6 +285,29 @@ class ParkedServersTest(waiting_cloud.WaitingCloud):
         self.assertEqual([[f"{server}:1"], [f"{server}:2"]], [each[pending.HINT] for each in seen])
         spec = objects.RequestSpec.get_by_instance_uuid(self.context, server)
         self.assertNotIn(pending.HINT, spec.scheduler_hints)
+
+    def test_the_scheduler_is_told_when_it_was_asked_and_nova_when_the_user_asked(self):
+        """An attempt that is older than a conductor's patience is one that nobody waits for."""
+        first, _second = self.fill()
+        seen = []
+        select = rpcapi.SchedulerAPI.select_destinations
+
+        def look(api, context, *args, **kwargs):
+            seen.append(context.timestamp)
+            return select(api, context, *args, **kwargs)
+
+        with mock.patch.object(rpcapi.SchedulerAPI, "select_destinations", look):
+            server = self.ask()[0]
+            self.waits(server)
+            self.make_room(first)
+            granted_at = timeutils.utcnow()
+            self.grant(server)
+            self.active(server)
+        self.assertLess(seen[0], granted_at)
+        self.assertGreaterEqual(seen[1], granted_at)
+        actions = self.api.get_instance_actions(server)
+        began = [each["start_time"] for each in actions if each["action"] == "create"]
+        self.assertLessEqual(began[0][:19], granted_at.isoformat()[:19])
 
     def test_quota_is_looked_at_when_it_is_built(self):
         first, _second = self.fill()
