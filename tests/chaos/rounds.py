@@ -180,6 +180,8 @@ class Rounds:
             ),
             novas_own.ServiceLogs(self._service_logs("conductor"), novas_own.given_up_moves),
             novas_own.ServiceLogs(self._service_logs("scheduler"), novas_own.selected),
+            novas_own.ServiceLogs(self._service_logs("compute"), novas_own.deleted_moves),
+            novas_own.ServiceLogs(self._service_logs("api"), novas_own.confirmed),
             sends_again=deployed.shape.wait_seconds > 0,
         )
         #: What earlier rounds found, and may have left.
@@ -410,6 +412,8 @@ class NovasLogs:
     freed: novas_own.ServiceLogs[str]
     given_up_moves: novas_own.ServiceLogs[novas_own.LateMove]
     selected: novas_own.ServiceLogs[novas_own.LateMove]
+    deleted_moves: novas_own.ServiceLogs[novas_own.Unfreed]
+    confirmed: novas_own.ServiceLogs[str]
     sends_again: bool = False
 
     def proof(self, finding: audit.Finding) -> str | None:
@@ -429,6 +433,7 @@ class NovasLogs:
         elif finding.kind in (audit.ORPHAN, audit.ORPHAN_MIGRATION):
             left = self._unfreed(finding)
             left = left or self.moves.left().get(finding.subject)
+            left = left or self._unconfirmed(finding.subject)
             if left is None:
                 server = self.migrations.left().get(finding.subject, "")
                 return self.reverts.left().get(server)
@@ -436,6 +441,13 @@ class NovasLogs:
             # Its first call was lost, with a conductor or RabbitMQ, and so was what it says then.
             left = self.builds.left().get(finding.subject)
         return None if left is None else left.line
+
+    def _unconfirmed(self, migration: str) -> novas_own.Unfreed | None:
+        """Return the deletion that left what a migration holds; None where it is not known."""
+        deleted = self.deleted_moves.left().get(migration)
+        if deleted is None or deleted.server in self.confirmed.left():
+            return None
+        return deleted
 
     def unfreed(self) -> dict[str, dict[str, novas_own.Unfreed]]:
         """Return what nobody freed, by host and consumer."""

@@ -896,6 +896,7 @@ def _logs(
     *conductors: pathlib.Path,
     computes: Iterable[pathlib.Path] = (),
     schedulers: Iterable[pathlib.Path] = (),
+    apis: Iterable[pathlib.Path] = (),
 ) -> rounds.NovasLogs:
     return rounds.NovasLogs(
         novas_own.ServiceLogs(conductors, novas_own.abandoned),
@@ -910,6 +911,8 @@ def _logs(
         novas_own.ServiceLogs(computes, novas_own.freed),
         novas_own.ServiceLogs(conductors, novas_own.given_up_moves),
         novas_own.ServiceLogs(schedulers, novas_own.selected),
+        novas_own.ServiceLogs(computes, novas_own.deleted_moves),
+        novas_own.ServiceLogs(apis, novas_own.confirmed),
     )
 
 
@@ -1517,6 +1520,30 @@ class UnfreedTest(unittest.TestCase):
         )
         found = novas_own.unfreed([line, "something else\n"])
         self.assertEqual({_FIRST: novas_own.Unfreed(_FIRST, _SECOND, line.strip())}, found)
+
+    def test_a_deletion_that_had_no_move_confirmed_leaves_what_the_migration_holds(self) -> None:
+        about = f"[None req-9d76230c u p - - d d] [instance: {_SECOND}]"
+        own = "2026-11-29 04:28:31.696 10415 INFO nova.compute"
+        moves = f"{own}.resource_tracker {about} Updating resource usage from migration {_FIRST}\n"
+        ends = f"{own}.manager {about} Terminating instance\n"
+        confirmed = (
+            f"{own}.api {about} Found an unconfirmed migration during delete, id: 1, status: "
+            "finished\n"
+        )
+        finding = audit.Finding(audit.ORPHAN, _FIRST, "a consumer that is nothing holds host6")
+        for of_compute, of_api, told in (
+            ([moves, ends], [], ends.strip()),
+            ([moves], [], None),
+            ([ends, moves], [], None),
+            ([moves, ends], [confirmed], None),
+        ):
+            with tempfile.TemporaryDirectory() as directory:
+                place = pathlib.Path(directory)
+                compute, api = place / "nova-compute-5.log", place / "nova-api.log"
+                logs = _logs(computes=[compute], apis=[api])
+                compute.write_text("".join(of_compute))
+                api.write_text("".join(of_api))
+                self.assertEqual(told, logs.proof(finding))
 
     def test_a_move_without_a_host_or_placement_holds_its_source(self) -> None:
         own = "2026-11-27 11:24:32.487 18398"

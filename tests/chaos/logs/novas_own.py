@@ -22,8 +22,10 @@ found for the move, and Placement does not answer the conductor that would give 
 allocation back. Or a client deletes a server while its resize is reverted: the source's
 nova-compute, which would give it its allocation back, ends at the server's state before it does
 (``_revert_instance_flavor_host_node``). Or a nova-compute gives up a resize and is to give the
-allocation back, and Placement does not tell it what the server has. Nobody ever comes back for what
-the migration holds.
+allocation back, and Placement does not tell it what the server has. Or a client deletes a server
+whose move comes to its end just then: nova-api has a move confirmed, by the source, of a server
+that it reads as RESIZED, and says so; it read this one a moment before, and the other host's
+nova-compute deletes it as any server. Nobody ever comes back for what the migration holds.
 
 Allocations of moves that nobody waited for. A conductor gives up a call for a host, as its
 schedulers were killed, and gives the server its allocation on the source back; a scheduler that
@@ -126,6 +128,10 @@ _NOT_GIVEN_BACK = re.compile(
 _MOVES = re.compile(
     rf"\[instance: (?P<server>{_UUID})\] Updating resource usage from migration "
     rf"(?P<migration>{_UUID})"
+)
+_CONFIRMED = re.compile(
+    rf"\[instance: (?P<server>{_UUID})\] (?:Found an unconfirmed migration during delete"
+    r"|Instance may have been confirmed during delete)"
 )
 _UNALLOCATED = re.compile(rf"Deleted allocations for instance (?P<server>{_UUID})")
 _SPAWNED = re.compile(rf"\[instance: (?P<server>{_UUID})\] Took \S+ seconds to spawn the instance")
@@ -396,6 +402,29 @@ def migrations(lines: Iterable[str]) -> dict[str, str]:
     return {each["migration"]: each["server"] for each in told}
 
 
+def deleted_moves(lines: Iterable[str]) -> dict[str, Unfreed]:
+    """Return the servers that a nova-compute deleted to which they had moved, by migration.
+
+    What the migration holds on their source is left where nova-api had the move not confirmed,
+    see :func:`confirmed`.
+    """
+    migration_of: dict[str, str] = {}
+    found: dict[str, Unfreed] = {}
+    for line in lines:
+        moves, ends = _MOVES.search(line), _TERMINATED.search(line)
+        if moves:
+            migration_of[moves["server"]] = moves["migration"]
+        elif ends and ends["server"] in migration_of:
+            migration = migration_of[ends["server"]]
+            found[migration] = Unfreed(migration, ends["server"], line.strip())
+    return found
+
+
+def confirmed(lines: Iterable[str]) -> dict[str, str]:
+    """Return the servers whose move a nova-api found to be over as it was to delete them."""
+    return _by_server(_CONFIRMED, lines)
+
+
 @attrs.frozen
 class LateMove:
     """A conductor no longer waited for a host to move a server to, or a scheduler told one.
@@ -544,7 +573,8 @@ class ServiceLogs(Generic[_Left]):
     :param logs: one that is not there yet is read from its begin
     :param find: :func:`abandoned`, :func:`ended_burials`, :func:`unreverted` and
         :func:`given_up_moves` for conductors, :func:`untold`, :func:`requests` and
-        :func:`selected` for schedulers, the others for nova-computes
+        :func:`selected` for schedulers, :func:`confirmed` for nova-apis, the others for
+        nova-computes
     """
 
     def __init__(
