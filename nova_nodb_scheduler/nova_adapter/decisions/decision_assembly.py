@@ -373,7 +373,7 @@ class DecisionAssembly:
                 {
                     "server": asked.instance_uuids[0],
                     "count": len(roomy),
-                    "claims": self.pending_waits.index.told(sorted(roomy)[:_MOST_TOLD]),
+                    "claims": self.pending_waits.told(sorted(roomy)[:_MOST_TOLD]),
                 },
             )
         return found

@@ -120,6 +120,10 @@ class PendingWaits:
         left_seconds = deadline_seconds - self.now_seconds()
         return self.bounds.lease_seconds - left_seconds >= _STUCK_SECONDS
 
+    def told(self, hosts: Iterable[str]) -> dict[str, dict[str, str]]:
+        """See :meth:`claim_proof.ClaimIndex.told`."""
+        return self.index.told(hosts)
+
     def begin(self) -> RequestWait:
         """Return what one request waits by, from now on."""
         return RequestWait(self)
