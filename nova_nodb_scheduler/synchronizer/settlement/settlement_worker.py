@@ -163,11 +163,12 @@ class Settler:
         self._grace = settlement_schedule.GracePeriods(options.grace_seconds, self._clock)
         self._unused = group_removal.UnusedGroups(options.keep_seconds, self._clock)
         self._remove_at = float("-inf")
-        self._begun = False
+        #: Whether it has looked at everything; what comes later it hears of.
+        self.begun = False
 
     def look_anew(self) -> None:
         """Look at everything in the next turn; called by the thread that takes turns."""
-        self._begun = False
+        self.begun = False
 
     def start(self) -> None:
         """Have queries asked by a thread of their own; once, in the worker process."""
@@ -196,15 +197,15 @@ class Settler:
             return False
         if for_all and not self._ownership.for_all:
             # What was left alone until now is to be looked at.
-            self._begun = False
+            self.begun = False
         answers = self.queries.take()
         touched = self._subscription.drain()
         snapshot = self._store.snapshot()
-        self._note(touched if self._begun else None, snapshot)
+        self._note(touched if self.begun else None, snapshot)
         self._unsettled.came_to(snapshot)
-        if self._begun:
+        if self.begun:
             self._note_answers(answers)
-        self._begun = True
+        self.begun = True
         self._due.update(dict.fromkeys(self._ownership.begin(for_all=for_all)))
         now = self._clock()
         if now >= self._look_at:
@@ -345,7 +346,7 @@ class Settler:
     ) -> None:
         ended = self._reaper.end(wanted, evidence, cursor)
         if ended is None:
-            self._begun = False
+            self.begun = False
             return
         for key in ended.written:
             self._ownership.wrote(key)

@@ -104,6 +104,8 @@ class ClaimedDecisionsCase(test_memory_decisions.MemoryDecisionsCase):
         duty.settler.pace(
             settlement_worker.SettlementOptions(ask_after_seconds=600.0, hasten_seconds=600.0)
         )
+        # What it finds as it begins is asked for at once.
+        patience.wait_until(lambda: duty.settler.begun, WAIT_SECONDS, "the settler's first turn")
 
 
 class ClaimedDecisionsTest(ClaimedDecisionsCase):

@@ -414,7 +414,10 @@ class WokenTest(NotedCase):
 class ServedTest(NotedCase):
     def test_a_note_ends_once_its_server_is_on_its_host(self):
         """Nobody keeps a mirror that could show its allocation, and nobody asks for it."""
-        self.runtime.upkeep.claim_duty.settler.pace(attrs.evolve(QUICK, ask_after_seconds=600.0))
+        settler = self.runtime.upkeep.claim_duty.settler
+        settler.pace(attrs.evolve(QUICK, ask_after_seconds=600.0))
+        # What it finds as it begins is asked for at once.
+        self.wait(lambda: settler.begun)
         [server], [[selection, *_]] = self.select()
         self.assertIs(model.ClaimState.CONFIRMED, self.noted(server).state)
         host = selection.service_host
