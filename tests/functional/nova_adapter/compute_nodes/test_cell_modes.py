@@ -26,6 +26,8 @@ STORE, MIRROR = cell_modes.NodeMode.STORE, cell_modes.NodeMode.MIRROR
 class ModesCase(test_row_writes.WritesCase):
     def setUp(self) -> None:
         super().setUp()
+        # Those of other tests name nodes that are not here.
+        cloud.clear(cloud.databases()[cloud.CELL1], "pci_devices")
         self.begin()
 
     def begin(self) -> None:
