@@ -367,7 +367,7 @@ class ConditionalDecisionsTest(ConditionalCase):
                     if rng.random() < 0.2:
                         out ^= {host}
                         self.set_traits(host, *[DISABLED][: host in out])
-                if rng.random() < 0.1:
+                if rng.random() < 0.1 and host not in self.full():
                     self.stranger(host)
                     expected |= self.servers_on(host)
                 if rng.random() < 0.5:
