@@ -19,7 +19,7 @@ import contextlib
 import functools
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 import attrs
 import numpy as np
@@ -309,10 +309,7 @@ class Engine:
         with self.lock:
             steps = self._steps(request, self.frame, 0)
             found = {row: uuid for uuid in uuids if (row := self.frame.row_of(uuid)) is not None}
-            named = decision_steps.named_rows(request, self.frame, _trees(steps))
-            kept = found.keys() if named is None else found.keys() & set(named.tolist())
-            kept = kept - decision_steps.ignored_rows(request, self.frame)
-            rows = np.array(sorted(kept), np.intp)
+            rows = self._rows_left(found.keys(), request, _trees(steps))
             passing = refusal_counts.but_for_room(steps, self.frame, rows)
             for own, _ in steps.filters:
                 if own.once_per_request:
@@ -334,10 +331,8 @@ class Engine:
             offer = decision_steps.FilterCount(
                 decision_steps.PLACEMENT, len(self.frame), len(known)
             )
-            named = decision_steps.named_rows(request, self.frame, None)
-            rows = known if named is None else known & set(named.tolist())
-            rows = rows - decision_steps.ignored_rows(request, self.frame)
-            stage = evaluation.stages(steps, self.frame, np.array(sorted(rows), np.intp))
+            rows = self._rows_left(known, request, None)
+            stage = evaluation.stages(steps, self.frame, rows)
             histogram = np.bincount(stage, minlength=len(steps.filters) + 3).tolist()
             before = len(known) if len(rows) < len(known) else None
             counts = refusal_counts.without_candidates(_counts(steps, histogram, before))
@@ -430,6 +425,17 @@ class Engine:
         if own or not steps.on_columns:
             return self._copied(made, steps, left_out, whole), counts
         return self._shared(made, steps, left_out), counts
+
+    def _rows_left(
+        self, rows: Set[int], request: requests.Request, trees: list[str] | None
+    ) -> npt.NDArray[np.intp]:
+        """Return those of some rows, in order, that a request names and does not ignore.
+
+        :param trees: see :func:`decision_steps.named_rows`
+        """
+        named = decision_steps.named_rows(request, self.frame, trees)
+        left = rows if named is None else rows & set(named.tolist())
+        return np.array(sorted(left - decision_steps.ignored_rows(request, self.frame)), np.intp)
 
     def _left_out(self, request: requests.Request) -> set[int]:
         """Return the rows that a request does not go to whatever the filters say."""
