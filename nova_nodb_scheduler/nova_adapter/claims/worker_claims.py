@@ -118,7 +118,7 @@ class ClaimDuty:
 
     :param now_seconds: the back end's clock, without I/O
     :param lease_seconds: how long a pending claim is held
-    :param options: by which it settles
+    :param options: by which it settles; None: the settler's own
     :param is_own: whether this worker prefers a host, by its uuid; None: no worker does
     :param is_judged: see :class:`settlement_rules.SettlementEvidence`
     :param cache: shared with who claims in this worker
@@ -154,7 +154,7 @@ class ClaimDuty:
             follower.followed,
             self._allocations,
             now_seconds,
-            options or settlement_worker.SettlementOptions(),
+            options,
             is_own=is_own,
             cache=cache,
             is_judged=is_judged,

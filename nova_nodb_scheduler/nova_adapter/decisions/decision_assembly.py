@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -361,9 +361,7 @@ class DecisionAssembly:
             if each is request_decider.FullHosts.ONCE_MORE:
                 found = each
             roomy |= listed
-        able = functools.partial(
-            self.engine.may_take, self.parts.request(asked.spec, asked.queries)
-        )
+        able = functools.partial(self._able, asked)
         if roomy and waiting.is_worth_another_look(roomy, able, asked.instance_uuids[0]):
             return request_decider.FullHosts.WAITED
         if roomy and LOG.isEnabledFor(logging.DEBUG):
@@ -377,6 +375,10 @@ class DecisionAssembly:
                 },
             )
         return found
+
+    def _able(self, asked: request_decider.ScheduleCall, uuids: Iterable[str]) -> frozenset[str]:
+        """See :meth:`engine.Engine.may_take`."""
+        return self.engine.may_take(self.parts.request(asked.spec, asked.queries), uuids)
 
     def _proves(self, *args: Any) -> request_decider.FullHosts:
         """See :class:`fallback_claims.FallbackClaims`; by the arguments of :meth:`_proved`."""

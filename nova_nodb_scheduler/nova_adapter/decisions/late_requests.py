@@ -93,10 +93,7 @@ class LateRequests:
         asked_at = getattr(context, "timestamp", None)
         if not isinstance(asked_at, datetime.datetime):
             return False
-        waited: float = timeutils.delta_seconds(
-            timeutils.normalize_time(asked_at), timeutils.utcnow()
-        )
-        return waited > self.patience_seconds
+        return bool(timeutils.is_older_than(asked_at, self.patience_seconds))
 
     def _ask(self, question: Callable[[], bool]) -> bool:
         """Ask a database; False where it does not answer in time, or owes an answer already."""
