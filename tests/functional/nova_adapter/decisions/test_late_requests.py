@@ -17,8 +17,6 @@ from oslo_utils import timeutils
 
 from nova_nodb_scheduler.nova_adapter import manager
 from nova_nodb_scheduler.nova_adapter.decisions import late_requests
-from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
-from nova_nodb_scheduler.testing import patience
 from tests.functional.nova_adapter import cloud
 from tests.functional.nova_adapter.decisions import test_memory_decisions
 
@@ -35,7 +33,7 @@ class LateRequestsTest(test_memory_decisions.MemoryDecisionsCase):
     ) -> Any:
         """Have a host chosen for a server as it stands, by a request of a while ago."""
         self.reporter.flush()
-        self.settle()
+        self.follow()
         self.calls.clear()
         context = nova_context.get_admin_context()
         context.timestamp = at or timeutils.utcnow() - waited
@@ -50,20 +48,7 @@ class LateRequestsTest(test_memory_decisions.MemoryDecisionsCase):
         except manager.messaging.ExpectedException as wrapped:
             raise wrapped.exc_info[1] from None
 
-    def have_in_memory(self, server: Any) -> None:
-        """Report a server, and wait until the feed has brought it."""
-        self.reporter.flush()
-        name = known_namespaces.INSTANCES.name
-
-        def is_shown() -> bool:
-            shown = self.runtime.store.snapshot().namespace(name).states()
-            return any(server.uuid in key for key, _state in shown)
-
-        patience.wait_until(is_shown, test_memory_decisions.WAIT_SECONDS, "the feed")
-
     def assert_given_up(self, server: Any) -> None:
-        if server.host is not None:
-            self.have_in_memory(server)
         with self.assertRaises(exception.NoValidHost):
             self.ask_late(server)
         self.assertEqual({}, dict(self.calls))
@@ -126,7 +111,8 @@ class LateRequestsTest(test_memory_decisions.MemoryDecisionsCase):
 
     def write_behind_memory(self, server: Any, **values: Any) -> None:
         """Change a server's row once memory has it, and have nobody told."""
-        self.have_in_memory(server)
+        self.reporter.flush()
+        self.follow()
         instances = main_models.Instance.__table__
         engine = sa.create_engine(self.urls[cloud.CELL1])
         self.addCleanup(engine.dispose)

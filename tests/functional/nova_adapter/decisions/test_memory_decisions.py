@@ -128,6 +128,12 @@ class MemoryDecisionsCase(cloud.CloudCase):
         self.assertLess(done.status_code, 300, done.text)
         return done.json() if done.content else None
 
+    def follow(self) -> None:
+        """Wait until the scheduler has all that was written, and proves what it can."""
+        head = self.synchronizer.head().version
+        self.assertTrue(self.runtime.replicator.wait_until(head, WAIT_SECONDS))
+        self.settle()
+
     def settle(self) -> None:
         """Wait until cells and mirror are proved."""
         patience.wait_until(lambda: not self.unproved(), WAIT_SECONDS, self.unproved, 0.05)
