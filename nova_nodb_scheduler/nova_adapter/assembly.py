@@ -127,6 +127,8 @@ class Plugin:
         self.declared = declarations.load_namespaces(known_namespaces.BUILT_IN)
         #: Of a process that has metrics; given a namespace and a number of records.
         self._count_refused: Callable[[str, int], None] = lambda namespace, count: None
+        #: By which name this process's conductor takes claims; empty where none does.
+        self._claims_as = ""
         self._waiting_conductor: waiting_conductor.WaitingConductor | None = None
         self._compute_nodes: mirror_guard.MirrorGuard | node_serving.NodeServing | None = None
 
@@ -546,7 +548,11 @@ class Plugin:
         return float(options.reporter_bound_seconds - options.beat_interval_seconds)
 
     def _facts(self) -> dict[str, Any]:
-        return {**service_heartbeats.facts(self._heartbeat_mode), **self.compute_nodes.facts()}
+        return {
+            **service_heartbeats.facts(self._heartbeat_mode),
+            **self.compute_nodes.facts(),
+            **({lapsed_claims.CLAIMS_AS: self._claims_as} if self._claims_as else {}),
+        }
 
     def _look_at_modes(self, synchronizer: contract.Synchronizer, _reporter: str) -> None:
         self.compute_nodes.look(synchronizer)
@@ -742,9 +748,10 @@ class Plugin:
             )
             return unjudged_claims.UnjudgedClaims(verifier, notes)
 
+        self._claims_as = f"{lapsed_claims.CONDUCTOR}:{self.conf.host}:{uuid.uuid4()}"
         return outside_claims_module.OutsideClaims(
             synchronizer,
-            f"conductor:{self.conf.host}:{uuid.uuid4()}",
+            self._claims_as,
             options.claim_lease_seconds,
             options.claim_deadline_seconds,
             self.conf.filter_scheduler.enabled_filters,

@@ -70,6 +70,7 @@ _BY_NAMESPACE: Mapping[str, Mapping[str, _Kind]] = {
         "cell": _TEXT,
         "binary": _TEXT,
         "since": _NUMBER,
+        "claims_as": _TEXT,
         "guards": _TEXTS,
         "late_seconds": _NUMBERS,
         "behind_seconds": _NUMBERS,

@@ -27,6 +27,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.db.api import models as api_models
 from nova.db.main import models as main_models
+from nova.objects import fields
 
 from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 
@@ -61,6 +62,9 @@ class ConsumerPresence:
     :param cell: of its instance or migration
     :param host: of its instance; empty where it has none
     :param builds: an instance without a host that is to get one
+    :param moves: an instance with a task, which may be a move
+    :param evacuated_from: hosts that an instance was evacuated from, and whose nova-compute did
+        not begin again since: only then it ends what is allocated there
     :param detail: why nothing is proved
     """
 
@@ -68,6 +72,8 @@ class ConsumerPresence:
     cell: str = ""
     host: str = ""
     builds: bool = False
+    moves: bool = False
+    evacuated_from: frozenset[str] = frozenset()
     detail: str = ""
 
 
@@ -103,6 +109,9 @@ def _find(consumers: list[str], known_cells: frozenset[str]) -> dict[str, Consum
                 found[row["uuid"]] = _of_instance(cell, row, found.get(row["uuid"]))
         for uuid, presence in _migrations(context, cell, consumers).items():
             found.setdefault(uuid, presence)
+        for uuid, hosts in _evacuations(context, consumers).items():
+            if found[uuid].cell == cell:
+                found[uuid] = attrs.evolve(found[uuid], evacuated_from=hosts)
     doubts = _doubts(api, consumers, cells, rows)
     for uuid in consumers:
         if uuid not in found:
@@ -121,7 +130,7 @@ def _build_requests(context: Any, consumers: list[str]) -> list[str]:
 
 
 def _instances(context: Any, consumers: list[str]) -> list[nova_tables.Row]:
-    columns = (_INSTANCE.c[name] for name in ("uuid", "host", "vm_state", "deleted"))
+    columns = (_INSTANCE.c[name] for name in ("uuid", "host", "vm_state", "task_state", "deleted"))
     # The deleted ones too: they tell that their cell is not behind.
     statement = sa.select(*columns).where(_INSTANCE.c.uuid.in_(consumers))
     found: list[nova_tables.Row] = nova_tables.select_main(context, statement)
@@ -141,7 +150,8 @@ def _of_instance(
     # One that a cell is to build is not buried, though cell0 has it, too, and is read later.
     if before is not None and before.where is ConsumerPlace.INSTANCE and cell == CELL0:
         return before
-    return ConsumerPresence(ConsumerPlace.INSTANCE, cell, host, builds)
+    moves = bool(host) and row["task_state"] is not None
+    return ConsumerPresence(ConsumerPlace.INSTANCE, cell, host, builds, moves)
 
 
 def _migrations(context: Any, cell: str, consumers: list[str]) -> dict[str, ConsumerPresence]:
@@ -163,6 +173,22 @@ def _migrations(context: Any, cell: str, consumers: list[str]) -> dict[str, Cons
                 continue
             if not over or uuid not in found:
                 found[uuid] = ConsumerPresence(where, cell)
+    return found
+
+
+def _evacuations(context: Any, consumers: list[str]) -> dict[str, frozenset[str]]:
+    """Return the hosts of evacuations that those hosts are still to learn of, by server."""
+    columns = _MIGRATION.c
+    statement = sa.select(columns.instance_uuid, columns.source_compute).where(
+        columns.deleted == 0,
+        columns.migration_type == fields.MigrationType.EVACUATION,
+        columns.status.in_(("accepted", "done")),
+        columns.instance_uuid.in_(consumers),
+    )
+    found: dict[str, frozenset[str]] = {}
+    for row in nova_tables.select_main(context, statement):
+        uuid = row["instance_uuid"]
+        found[uuid] = found.get(uuid, frozenset()) | {str(row["source_compute"])}
     return found
 
 

@@ -2,12 +2,12 @@
 """All allocations without their server, for an operator: read once, proved as the finder does.
 
 The finder looks at what claims suspect. Here every consumer counts that Placement's
-mirror shows on a host and that states in memory do not know; each is then asked of
-Placement and of Nova's databases. Where no living scheduler keeps the mirror
-(``candidates = placement``), or it was not compared in this epoch, or not lately,
-Placement itself is asked provider by provider; so it is of trees that cannot be mirrored,
-whose records say nothing of who stands there. A mirror that is empty since the back end
-was would find nothing, and say so.
+mirror shows on a host and that states in memory do not know, or know on another host
+without a move; each is then asked of Placement and of Nova's databases. Where no living
+scheduler keeps the mirror (``candidates = placement``), or it was not compared in this
+epoch, or not lately, Placement itself is asked provider by provider; so it is of trees
+that cannot be mirrored, whose records say nothing of who stands there. A mirror that is
+empty since the back end was would find nothing, and say so.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ class OrphanAudit:
         self._schedulers = self._unread[known_namespaces.SCHEDULERS.name].union(
             name for name, _ in self._living(known_namespaces.SCHEDULERS.name)
         )
-        self._conductors_since: dict[str, list[float]] = {}
+        self._conductors: dict[str, list[lapsed_claims.LivingConductor]] = {}
         for _, beat in self._living(known_namespaces.REPORTERS.name):
             if beat.get("binary") == lapsed_claims.CONDUCTOR:
-                since = self._conductors_since.setdefault(str(beat.get("host")), [])
-                since.append(float(beat.get("since", 0.0)))
+                living = self._conductors.setdefault(str(beat.get("host")), [])
+                living.append(lapsed_claims.LivingConductor.from_beat(beat))
         self._suspects = orphan_verdicts.find_suspects(self._snapshot)
         #: Of Placement: what did not tell who stands where.
         self._unasked: list[str] = []
@@ -212,14 +212,14 @@ class OrphanAudit:
         is_conductors = held.writer.startswith(f"{lapsed_claims.CONDUCTOR}:")
         if is_conductors and self._unread[known_namespaces.REPORTERS.name]:
             return False
-        return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors_since)
+        return lapsed_claims.writer_is_gone(held, self._schedulers, self._conductors)
 
     def _orphan_allocations(self) -> dict[str, set[str]]:
-        """Return hosts by consumers that stand there and are nowhere in memory."""
+        """Return hosts by consumers that stand there, and nowhere in memory or elsewhere."""
         found: dict[str, set[str]] = {}
         for host, consumers in self._allocations():
             for consumer in consumers:
-                if not orphan_verdicts.is_known(self._snapshot, consumer):
+                if orphan_verdicts.is_suspicious(self._snapshot, consumer, host):
                     found.setdefault(consumer, set()).add(host)
         return found
 

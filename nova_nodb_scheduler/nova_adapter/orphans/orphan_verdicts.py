@@ -50,7 +50,8 @@ class SuspectedClaim:
 def find_suspects(snapshot: snapshot_module.Snapshot) -> dict[str, list[SuspectedClaim]]:
     """Return the suspects by consumer; none of those who are at work still.
 
-    Of a confirmed claim whose server or migration is known none is suspected.
+    Of a confirmed claim whose server or migration is known none is suspected, unless that
+    server stands elsewhere.
     """
     found: dict[str, list[SuspectedClaim]] = {}
     at_work: set[str] = set()
@@ -59,7 +60,7 @@ def find_suspects(snapshot: snapshot_module.Snapshot) -> dict[str, list[Suspecte
             if held.state is model.ClaimState.PENDING:
                 # Its lease runs, or its end is to be noted still.
                 at_work.add(consumer)
-            elif not is_known(snapshot, consumer):
+            elif is_suspicious(snapshot, consumer, record.host):
                 found.setdefault(consumer, []).append(
                     SuspectedClaim(consumer, record.host, held, False)
                 )
@@ -106,6 +107,30 @@ def is_known(snapshot: snapshot_module.Snapshot, consumer: str) -> bool:
     )
 
 
+def is_suspicious(snapshot: snapshot_module.Snapshot, consumer: str, node: str) -> bool:
+    """Say whether states in memory do not explain an allocation: nobody, or one elsewhere.
+
+    :param node: uuid of the compute node that it is on; another provider's explains nothing
+    """
+    if not is_known(snapshot, consumer):
+        return True
+    place = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).indexed(node, "cell_host")
+    if place is None or snapshot.namespace(known_namespaces.MIGRATIONS.name).lookup(
+        "instance", consumer
+    ):
+        return False
+    instances = snapshot.namespace(known_namespaces.INSTANCES.name)
+    keys = [nova_tables.cell_key(consumer, cell) for cell in instances.vocabulary("cell").texts()]
+    places = {instances.indexed(key, "cell_host") for key in keys} - {None}
+    return (
+        bool(places)
+        and place not in places
+        and not any(
+            found.state["row"].get("task_state") for key in keys if (found := instances.get(key))
+        )
+    )
+
+
 def cells_of_hosts(snapshot: snapshot_module.Snapshot) -> frozenset[str]:
     """Return the cells that hosts in memory belong to."""
     view = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
@@ -120,7 +145,8 @@ class AllocationKind(enum.Enum):
 
     #: Nothing is allocated, or by others than the suspects.
     NOTHING = "nothing"
-    #: A server on that host.
+    #: A server on that host; or one that was evacuated from it, whose nova-compute ends
+    #: what it left there as it begins again.
     SERVED = "served"
     #: A server or a migration that is under way.
     UNDER_WAY = "under way"
@@ -225,7 +251,7 @@ class OrphanJudge:
             places = consumer_presence.find(looked, cells_of_hosts(snapshot))
             for name in looked:
                 found = places[name]
-                kind = _kind(found, judged[name], snapshot)
+                kind = _kind(found, judged[name], snapshot, on.get(name, ()))
                 judged[name] = attrs.evolve(judged[name], kind=kind, found=found)
         return judged
 
@@ -291,6 +317,7 @@ def _kind(
     found: consumer_presence.ConsumerPresence,
     judged: JudgedAllocation,
     snapshot: snapshot_module.Snapshot,
+    on: Collection[str],
 ) -> AllocationKind:
     where = found.where
     if (
@@ -303,8 +330,10 @@ def _kind(
     ):
         return AllocationKind.UNDER_WAY
     if where is consumer_presence.ConsumerPlace.INSTANCE:
-        if found.host and _is_served(found, judged, snapshot):
+        if found.host and _is_served(found, judged, snapshot, on):
             return AllocationKind.SERVED
+        if found.host and found.moves:
+            return AllocationKind.UNDER_WAY
         return (
             AllocationKind.BURIED
             if found.cell == consumer_presence.CELL0
@@ -320,15 +349,21 @@ def _is_served(
     found: consumer_presence.ConsumerPresence,
     judged: JudgedAllocation,
     snapshot: snapshot_module.Snapshot,
+    on: Collection[str],
 ) -> bool:
-    """Say whether a server is where the suspects wrote, or where it has anything at all.
+    """Say whether a server is where the suspects wrote, or where an allocation counts.
 
     What was left on one host may be doubled up by who places the server on another one.
+
+    :param on: hosts on which an allocation counts; those that are no compute nodes tell nothing
     """
-    place = (found.cell, found.host)
+    here = {(found.cell, host) for host in (found.host, *found.evacuated_from)}
     if judged.wrote:
-        return all(_place(snapshot, each.host) == place for each in judged.wrote)
-    return any(_place(snapshot, each) == place for each in judged.amounts)
+        return all(_place(snapshot, each.host) in here for each in judged.wrote)
+    places = {_place(snapshot, each) for each in judged.amounts.keys() & set(on)} - {None}
+    if places:
+        return here >= places
+    return any(_place(snapshot, each) in here for each in judged.amounts)
 
 
 def _place(snapshot: snapshot_module.Snapshot, node: str) -> tuple[str, str] | None:

@@ -367,7 +367,13 @@ class ClaimReaper:
                 shown_at = max(shown_at, cursor.version, ledger.shown_at(key.key, latest))
             settled = records.Cursor(cursor.epoch, shown_at)
         ended = verdict.ended | absent
-        left = ledger.without(key.key, read.state, read.version, ended, settled, verdict.expired)
+        behind = {
+            entry
+            for entry in absent
+            if latest is not None and _is_left_behind(ledger, read, answers[entry], latest)
+        }
+        remembered = verdict.expired | behind
+        left = ledger.without(key.key, read.state, read.version, ended, settled, remembered)
         for entry in absent:
             LOG.info(
                 "A confirmed claim of %(consumer)s in %(key)s goes: nothing stands behind it.",
@@ -401,6 +407,17 @@ def _is_absent(
         # Taken once more since: what it has now may be newer than the answer.
         return False
     return not ledger.is_needed(key, entry, held, evidence, allocations)
+
+
+def _is_left_behind(
+    ledger: settlement_rules.ClaimLedger,
+    read: _Read,
+    answer: AllocationAnswer,
+    evidence: settlement_rules.SettlementEvidence,
+) -> bool:
+    """Say whether what a claim allocated stands though its server does so elsewhere."""
+    key, query = read.key.key, answer.query
+    return ledger.is_left_behind(key, query.entry, query.held, evidence, answer.allocations or {})
 
 
 def _read(key: records.RecordKey, record: records.Record | None) -> _Read | None:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import attrs
+
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import claims as model
 from nova_nodb_scheduler.model import records
@@ -23,34 +25,55 @@ LOG = logging.getLogger(__name__)
 
 #: Begins the name by which a conductor takes claims; then come its host and a uuid.
 CONDUCTOR = "conductor"
+#: In a conductor's heartbeats: by which name it takes claims.
+CLAIMS_AS = "claims_as"
 #: Begins the name of who says that the request is over for which it wrote; then comes its own.
 #: To a release that does not know it that is the name of a process that is gone.
 GIVEN_UP = "given-up"
 
 
+@attrs.frozen
+class LivingConductor:
+    """A conductor that beats.
+
+    :param since: when it began, in back-end seconds
+    :param claims_as: by which name it takes claims; empty where its beats do not say so (yet)
+    """
+
+    since: float
+    claims_as: str = ""
+
+    @classmethod
+    def from_beat(cls, beat: Mapping[str, Any]) -> LivingConductor:
+        return cls(float(beat.get("since", 0.0)), str(beat.get(CLAIMS_AS) or ""))
+
+    def may_be(self, held: model.HeldClaim) -> bool:
+        """Say whether it may have taken a claim: by its name, and had it begun by its end."""
+        ended = held.deadline_seconds
+        return self.claims_as in ("", held.writer) and (ended is None or self.since <= ended)
+
+
 def writer_is_gone(
     held: model.HeldClaim,
     schedulers: Collection[str],
-    conductors_since: Mapping[str, Collection[float]],
+    conductors: Mapping[str, Collection[LivingConductor]],
 ) -> bool:
     """Say whether a claim's writer is none of those that live.
 
     A scheduler takes claims by the name of its heartbeat. Whose request is over is gone as
-    far as the claim goes: that scheduler itself says so. A conductor's name has
-    its host alone in common with its heartbeats: it counts as gone only where no conductor
-    of that host lives, or none that had begun when the claim's lease ended.
+    far as the claim goes: that scheduler itself says so. A conductor's heartbeats say by which
+    name it takes claims; of one whose beats do not, it counts as gone only if no such conductor
+    of its host lives, or none that had begun when the claim's lease ended.
 
     :param schedulers: names of those that live
-    :param conductors_since: when those that live began, by host, in back-end seconds
+    :param conductors: those that live, by host
     """
     role, _, rest = held.writer.partition(":")
     if role == GIVEN_UP:
         return True
     if role != CONDUCTOR:
         return held.writer not in schedulers
-    ended = held.deadline_seconds
-    since = conductors_since.get(rest.rpartition(":")[0], ())
-    return not any(ended is None or each <= ended for each in since)
+    return not any(each.may_be(held) for each in conductors.get(rest.rpartition(":")[0], ()))
 
 
 def anybody_claims(snapshot: store_snapshot.Snapshot, since_seconds: float) -> bool:
@@ -89,7 +112,7 @@ class ClaimWriters:
         self._reporters = heartbeats.Heartbeats(store, known_namespaces.REPORTERS.name)
         self._begun_at: float | None = None
         self._living_schedulers: frozenset[str] = frozenset()
-        self._conductors_since: dict[str, list[float]] = {}
+        self._living_conductors: dict[str, list[LivingConductor]] = {}
 
     def forget(self) -> None:
         """Begin to look anew: of another epoch the heartbeats are still to come."""
@@ -105,20 +128,19 @@ class ClaimWriters:
         schedulers = self._schedulers.alive(now, self._silent_seconds)
         reporters = self._reporters.alive(now, self._silent_seconds)
         self._living_schedulers = schedulers | {self._own}
-        self._conductors_since = {}
+        self._living_conductors = {}
         view = self._store.snapshot().namespace(known_namespaces.REPORTERS.name)
         for name in reporters:
             found = view.get(name)
             if found is not None and found.state.get("binary") == CONDUCTOR:
-                since = float(found.state.get("since", 0.0))
-                host = str(found.state.get("host"))
-                self._conductors_since.setdefault(host, []).append(since)
+                living = self._living_conductors.setdefault(str(found.state.get("host")), [])
+                living.append(LivingConductor.from_beat(found.state))
 
     def gone(self, held: model.HeldClaim) -> bool:
         """Say whether a claim's writer does not live any more."""
         if self._begun_at is None or self._clock() - self._begun_at < self._silent_seconds:
             return False
-        return writer_is_gone(held, self._living_schedulers, self._conductors_since)
+        return writer_is_gone(held, self._living_schedulers, self._living_conductors)
 
 
 def forget_lapsed(

@@ -107,6 +107,14 @@ class SettlementEvidence:
         ]
         return max(versions, default=0) > since
 
+    def is_left_behind(
+        self, host: str, consumer: str, held: model.HeldClaim, allocations: Allocations
+    ) -> bool:
+        """Say whether a server that stays elsewhere has just what a claim has on its host."""
+        return dict(allocations.get(host, {})) == dict(held.resources) and self._stays_elsewhere(
+            host, consumer, held.confirmed_by or 0
+        )
+
     def is_on_host(self, host: str, consumer: str, held: model.HeldClaim) -> bool:
         """Say whether a server is on a host, by a record that is newer than its claim's confirm."""
         since = held.confirmed_by or 0
@@ -391,15 +399,16 @@ class ClaimLedger(abc.ABC):
         version: int,
         entries: Collection[Any],
         settled: records.Cursor | None,
-        expired: Collection[Any] = (),
+        remembered: Collection[Any] = (),
     ) -> Mapping[str, Any]:
         """Return the state to write once some entries are dropped.
 
         An emptied record stays: its next claimer has to know of the settlement.
 
-        :param expired: those of the entries whose lease ended
+        :param remembered: those of the entries that their record remembers: their lease ended,
+            or what they allocated was left behind
         """
-        left = self._without(self._record(key, state, version), entries, expired)
+        left = self._without(self._record(key, state, version), entries, remembered)
         written: Mapping[str, Any] = (left.settled_up_to(settled) if settled else left).to_state()
         return written
 
@@ -409,7 +418,7 @@ class ClaimLedger(abc.ABC):
     ) -> model.ClaimRecord | group_model.GroupRecord:
         """Return a record as it was read."""
 
-    def _without(self, record: Any, entries: Collection[Any], expired: Collection[Any]) -> Any:
+    def _without(self, record: Any, entries: Collection[Any], remembered: Collection[Any]) -> Any:
         """Return a record without some entries."""
         return record.without(entries)
 
@@ -447,6 +456,20 @@ class ClaimLedger(abc.ABC):
     ) -> bool:
         """Say whether anything stands behind an unshown entry."""
 
+    def is_left_behind(
+        self,
+        key: str,
+        entry: Any,
+        held: Any,
+        evidence: SettlementEvidence,
+        allocations: Allocations,
+    ) -> bool:
+        """Say whether what an entry allocated stands while its server does so elsewhere.
+
+        Its record remembers who wrote it.
+        """
+        return False
+
 
 class HostClaimLedger(ClaimLedger):
     """Claims on hosts, by consumer."""
@@ -458,9 +481,9 @@ class HostClaimLedger(ClaimLedger):
         return model.ClaimRecord.from_state(key, state, version)
 
     def _without(
-        self, record: model.ClaimRecord, entries: Collection[str], expired: Collection[str]
+        self, record: model.ClaimRecord, entries: Collection[str], remembered: Collection[str]
     ) -> model.ClaimRecord:
-        return claim_rules.lapse(record, expired).without(entries)
+        return claim_rules.lapse(record, remembered).without(entries)
 
     def _entries(self, record: model.ClaimRecord) -> Mapping[str, model.HeldClaim]:
         return record.claims
@@ -504,6 +527,16 @@ class HostClaimLedger(ClaimLedger):
         allocations: Allocations,
     ) -> bool:
         return evidence.is_needed(key, entry, held, allocations)
+
+    def is_left_behind(
+        self,
+        key: str,
+        entry: str,
+        held: model.HeldClaim,
+        evidence: SettlementEvidence,
+        allocations: Allocations,
+    ) -> bool:
+        return evidence.is_left_behind(key, entry, held, allocations)
 
 
 class GroupClaimLedger(ClaimLedger):

@@ -14,6 +14,7 @@ from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import conductor_manager
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
+from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
 from nova_nodb_scheduler.testing import patience, single_claims
 from nova_nodb_scheduler.wire import codec
 from tests.functional.nova_adapter import cloud
@@ -78,6 +79,18 @@ class ConductorTest(cloud.CloudCase):
         manager.nodb_stop()
         self.allocate()
         self.assertEqual({server}, self.claimed())
+
+    def test_its_beats_say_by_which_name_it_claims(self):
+        reporter = self.start()._nodb_reporter
+        server = self.allocate()
+        held = single_claims.stranger(self.synchronizer).read(self.node).claims[server]
+
+        def said() -> dict[str, Any]:
+            beats = self.states(known_namespaces.REPORTERS)
+            return beats.get(reporter.identity.reporter_id, {}) if reporter.identity else {}
+
+        patience.wait_until(lambda: lapsed_claims.CLAIMS_AS in said(), 20.0, lambda: "", 0.1)
+        self.assertEqual(held.writer, said()[lapsed_claims.CLAIMS_AS])
 
     def test_it_claims_nothing_where_claims_are_off(self):
         self.override("claims", "off", "nodb_scheduler")

@@ -106,6 +106,21 @@ class AuditCommandTest(test_orphans.OrphansCase):
         for told in (absent, "node-h1", "VCPU 1", "buried in cell0", "no claim", "yes"):
             self.assertIn(told, table)
 
+    def test_what_is_left_on_one_host_of_a_server_that_stands_on_another_is_told(self):
+        """Whether anybody remembers a claim of it, or memory knows the server."""
+        remembered, evacuated = self.doubled(confirmed=False), self.evacuated(confirmed=True)
+        unclaimed, moving = str(uuid.uuid4()), str(uuid.uuid4())
+        for consumer, task_state in ((unclaimed, None), (moving, "migrating")):
+            self.allocate(consumer, "h1")
+            self.shown(consumer, task_state=task_state)
+        self.mirrored(remembered, evacuated, unclaimed, moving)
+        status, found = self.audit()
+        self.assertEqual(1, status)
+        self.assertEqual(
+            {remembered: "elsewhere", unclaimed: "elsewhere"},
+            {name: each["kind"] for name, each in found.items()},
+        )
+
     def test_a_record_that_nobody_can_read_is_left_out_and_stops_no_audit(self):
         absent = self.died("h1")
         self.mirrored(absent)

@@ -30,6 +30,7 @@ from nova_nodb_scheduler.nova_adapter.orphans import (
     orphan_verdicts,
 )
 from nova_nodb_scheduler.nova_adapter.placement.allocations import placement_calls
+from nova_nodb_scheduler.nova_adapter.reporting import nova_tables
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.claims import claim_rules
 from nova_nodb_scheduler.synchronizer.records import record_editor
@@ -203,10 +204,80 @@ class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
         with engine.begin() as connection:
             connection.execute(
                 consumer_presence._INSTANCE.insert().values(
-                    uuid=consumer, host=host, vm_state=more.get("vm_state", "active"), deleted=0
+                    uuid=consumer,
+                    host=host,
+                    vm_state=more.get("vm_state", "active"),
+                    task_state=more.get("task_state"),
+                    deleted=0,
                 )
             )
         engine.dispose()
+
+    def doubled(self, *, confirmed: bool, **more: Any) -> str:
+        """Have a scheduler die behind its write of h1 for a server that has h2 and stands there."""
+        consumer = self.died("h1", confirmed=confirmed)
+        left = self.ask("get", f"/allocations/{consumer}")
+        left["allocations"][self.nodes["h2"].uuid] = left["allocations"][self.nodes["h1"].uuid]
+        for each in left["allocations"].values():
+            each.pop("generation", None)
+        self.ask("put", f"/allocations/{consumer}", left)
+        self.runtime.decisions._mirror.hints.hint([node.uuid for node in self.nodes.values()])
+        self.shown(consumer, **more)
+        return consumer
+
+    def evacuated(self, *, confirmed: bool) -> str:
+        """Have a server be evacuated from h1, to which its last claim is, to a host beside it."""
+        consumer = self.doubled(confirmed=confirmed, cell=cloud.CELL1, host="beside")
+        self.migration(
+            cloud.CELL1,
+            "done",
+            instance_uuid=consumer,
+            migration_type="evacuation",
+            source_compute="h1",
+        )
+        return consumer
+
+    def shown(self, consumer: str, cell: str = cloud.CELL2, host: str = "h2", **more: Any) -> None:
+        """Have a server exist, and memory know it, too."""
+        self.server(cell, host, consumer, **more)
+        key = records.RecordKey(
+            known_namespaces.INSTANCES.name, nova_tables.cell_key(consumer, cell)
+        )
+        state = {
+            "cell": cell,
+            "object_version": "2.8",
+            "row": {
+                "uuid": consumer,
+                "host": host,
+                "node": f"node-{host}",
+                "vm_state": "active",
+                "task_state": more.get("task_state"),
+                "project_id": "p",
+                "memory_mb": 512,
+                "vcpus": 1,
+                "root_gb": 1,
+                "ephemeral_gb": 0,
+            },
+        }
+        publisher = self.plugin.publisher(self.synchronizer, known_namespaces.INSTANCES.owner)
+        publisher.publish({key: lambda current: state})
+        instances = lambda: self.runtime.store.snapshot().namespace(key.namespace)  # noqa: E731
+        self.wait(lambda: key.key in instances())
+
+    def migration(self, cell: str, status: str, **columns: str) -> None:
+        values = {
+            "uuid": str(uuid.uuid4()),
+            # The server that it is of is not what is asked for.
+            "instance_uuid": str(uuid.uuid4()),
+            "migration_type": "migration",
+            **columns,
+        }
+        self.execute(
+            cell,
+            consumer_presence._MIGRATION.insert().values(
+                status=status, deleted=0, hidden=False, **values
+            ),
+        )
 
     def execute(self, database: str, statement: Any) -> None:
         engine = sa.create_engine(self.urls[database])
@@ -497,16 +568,39 @@ class NeverDeletedTest(OrphansCase):
 
     def test_one_that_has_its_own_hosts_too_keeps_what_is_left_on_another_and_it_is_told(self):
         """Another scheduler placed it and knew of nothing left: Nova's code doubles up."""
-        consumer = self.died("h1")
-        left = self.ask("get", f"/allocations/{consumer}")
-        left["allocations"][self.nodes["h2"].uuid] = left["allocations"][self.nodes["h1"].uuid]
-        for each in left["allocations"].values():
-            each.pop("generation", None)
-        self.ask("put", f"/allocations/{consumer}", left)
-        self.server(cloud.CELL2, "h2", consumer)
+        consumer = self.doubled(confirmed=False)
         self.stays(consumer)
         self.assertEqual({"elsewhere": 1}, self.kinds())
         self.assertIn(consumer, self.record(self.nodes["h1"].uuid).lapsed)
+
+    def test_so_it_is_where_the_claim_was_confirmed_and_ends(self):
+        consumer, left = self.doubled(confirmed=True), self.nodes["h1"].uuid
+        self.turns()
+        self.assertEqual({"elsewhere": 1}, self.kinds())
+        self.runtime.decisions.claim_duty.settler.pace(QUICK)
+        self.wait(lambda: consumer in self.record(left).lapsed)
+        self.assertNotIn(consumer, self.record(left).claims)
+        self.stays(consumer)
+        self.assertEqual({"elsewhere": 1}, self.kinds())
+        rest = self.ask("get", f"/allocations/{consumer}")
+        del rest["allocations"][left]
+        for each in rest["allocations"].values():
+            each.pop("generation", None)
+        self.ask("put", f"/allocations/{consumer}", rest)
+        self.turns(20)
+        self.assertEqual({}, self.kinds())
+        self.wait(lambda: consumer not in self.record(left).lapsed)
+
+    def test_a_server_that_may_move_is_not_elsewhere_yet(self):
+        self.stays(self.doubled(confirmed=False, task_state="rebuilding"))
+        self.assertEqual({}, self.kinds())
+
+    def test_what_an_evacuation_leaves_is_its_hosts_own_nova_computes_to_end(self):
+        for confirmed in (False, True):
+            consumer = self.evacuated(confirmed=confirmed)
+            self.turns()
+            self.assertTrue(self.is_allocated(consumer))
+            self.assertEqual({}, self.kinds())
 
     def test_a_migration_under_way_keeps_its_allocation(self):
         for column in ("uuid", "instance_uuid"):
@@ -633,6 +727,30 @@ class NeverDeletedTest(OrphansCase):
             self.turns(1)
         self.assertTrue(self.is_allocated(consumer))
 
+    def test_a_conductor_that_says_by_which_name_it_claims_is_no_other_one(self):
+        """One that began before the claims were taken, of the same host."""
+        ended = [
+            self.died(writer=f"conductor:there:{uuid.uuid4()}", confirmed=confirmed)
+            for confirmed in (False, True)
+        ]
+        own = f"conductor:there:{uuid.uuid4()}"
+        kept = [self.died(writer=own, confirmed=confirmed) for confirmed in (False, True)]
+        publisher = self.plugin.publisher(self.synchronizer, known_namespaces.NODB)
+        key = records.RecordKey(known_namespaces.REPORTERS.name, "there")
+        for number in range(14):
+            state = {
+                "binary": "conductor",
+                "host": "there",
+                "since": 0.0,
+                "beat_at": float(number),
+                lapsed_claims.CLAIMS_AS: own,
+            }
+            publisher.publish({key: lambda current, state=state: state})
+            self.wait(lambda n=number: self.beat_of(key.key, key.namespace) == float(n))
+            self.turns(1)
+        self.assertEqual([False, False], [self.is_allocated(each) for each in ended])
+        self.assertEqual([True, True], [self.is_allocated(each) for each in kept])
+
     def test_somebody_who_rewrites_the_allocation_before_the_deletion_wins(self):
         consumer = self.died("h1")
         rewritten: list[int] = []
@@ -696,18 +814,8 @@ class NeverDeletedTest(OrphansCase):
         self.assertTrue(self.is_allocated(consumer))
         self.assertEqual((0, 0), (self.finder.status.deleted, self.finder.status.lost))
 
-    def migration(self, cell: str, status: str, **columns: str) -> None:
-        values = {"uuid": str(uuid.uuid4()), "instance_uuid": str(uuid.uuid4()), **columns}
-        # The server that it is of is not what is asked for.
-        self.execute(
-            cell,
-            consumer_presence._MIGRATION.insert().values(
-                status=status, migration_type="migration", deleted=0, hidden=False, **values
-            ),
-        )
-
-    def beat_of(self, name: str) -> Any:
-        found = self.runtime.store.snapshot().namespace("schedulers").get(name)
+    def beat_of(self, name: str, namespace: str = known_namespaces.SCHEDULERS.name) -> Any:
+        found = self.runtime.store.snapshot().namespace(namespace).get(name)
         return None if found is None else found.state.get("beat_at")
 
     def brought(self) -> bool:
