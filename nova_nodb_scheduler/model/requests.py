@@ -96,6 +96,12 @@ class CandidateQuery:
     forbidden_aggregates: frozenset[str] = frozenset()
     in_tree: str | None = None
 
+    def admits(self, aggregates: frozenset[str]) -> bool:
+        """Say whether a provider in these aggregates is in those that are asked for."""
+        return self.forbidden_aggregates.isdisjoint(aggregates) and not any(
+            each.isdisjoint(aggregates) for each in self.member_of
+        )
+
 
 #: Page sizes by Nova's words for them, where a request names no number of KiB.
 SMALL_PAGES = -1

@@ -29,8 +29,12 @@ from stevedore import driver as stevedore_driver
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.conf import nodb, queue_options, zaqar_options
 from nova_nodb_scheduler.nova_adapter import start_checks
+from nova_nodb_scheduler.nova_adapter.claims import (
+    alternate_hosts,
+    unjudged_claims,
+    worker_claims,
+)
 from nova_nodb_scheduler.nova_adapter.claims import outside_claims as outside_claims_module
-from nova_nodb_scheduler.nova_adapter.claims import unjudged_claims, worker_claims
 from nova_nodb_scheduler.nova_adapter.compute_nodes import cell_modes
 from nova_nodb_scheduler.nova_adapter.compute_nodes.serving import mirror_guard, node_serving
 from nova_nodb_scheduler.nova_adapter.decisions import (
@@ -758,6 +762,17 @@ class Plugin:
             tree_publisher.ProviderReread(synchronizer, publisher).read,
             unjudged=unjudged if self._verifies else None,
         )
+
+    def checked_alternates(
+        self, outside: outside_claims_module.StoppableClaimer | None
+    ) -> outside_claims_module.StoppableClaimer | None:
+        """Return a conductor's claims with a look at alternates first, where a mirror named them.
+
+        :param outside: what claims for it, see :meth:`outside_claims`
+        """
+        if self.options.candidates != "memory":
+            return outside
+        return alternate_hosts.CheckedAlternates(outside)
 
     def unjudged(
         self, runtime: runtime_module.SchedulerRuntime, placement_client: Callable[[], Any]

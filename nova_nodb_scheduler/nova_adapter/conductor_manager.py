@@ -13,7 +13,7 @@ from typing import Any
 import nova.conductor.manager
 
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.claims import alternate_hosts, outside_claims
 from nova_nodb_scheduler.nova_adapter.liveness import service_heartbeats
 from nova_nodb_scheduler.nova_adapter.reads import unread_cells
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
@@ -42,6 +42,8 @@ class ConductorManager(
         if waiting is not None:
             waiting_task_manager.install(self, waiting)
             self._nodb_waiting = waiting
+        tasks = self.compute_task_mgr
+        tasks.build_instances = alternate_hosts.remembering(tasks.build_instances)
 
     def init_host(self, service_ref: Any) -> None:
         """Start to report; called in each worker.
@@ -76,7 +78,7 @@ class ConductorManager(
         service_heartbeats.install_storage(heartbeats)
         reporter.ensure_started()
         duty.start()
-        self._nodb_claims = plugin.outside_claims()
+        self._nodb_claims = plugin.checked_alternates(plugin.outside_claims())
         if self._nodb_claims is not None:
             outside_claims.install(self._nodb_claims)
         if self._nodb_waiting is not None:

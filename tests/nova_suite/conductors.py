@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import fixtures
+import nova.conductor.manager
 
 from nova_nodb_scheduler.nova_adapter import assembly
-from nova_nodb_scheduler.nova_adapter.claims import outside_claims
+from nova_nodb_scheduler.nova_adapter.claims import alternate_hosts, outside_claims
 from nova_nodb_scheduler.testing import single_claims
 from tests.nova_suite import feed, reporters, schedulers
 
@@ -38,8 +39,11 @@ class ConductorsFixture(fixtures.Fixture):
         own = self._plugin.outside_claims()
         if own is None:
             return
-        self._own = own
-        self.addCleanup(own.stop)
+        self._own = self._plugin.checked_alternates(own) or own
+        self.addCleanup(self._own.stop)
+        tasks = nova.conductor.manager.ComputeTaskManager
+        build = alternate_hosts.remembering(tasks.build_instances)
+        self.useFixture(fixtures.MockPatchObject(tasks, "build_instances", build))
         outside_claims.install(self)
         self.addCleanup(outside_claims.uninstall, self)
 

@@ -125,6 +125,8 @@ class OutsideMove:
     :param amounts: all of its allocation, by provider
     :param repeats: it may be allocated again after it was taken back
     :param context: Nova's, targeted at the node's cell; None where that is not known
+    :param spec: the RequestSpec that Nova claims with; None where it is forced there
+    :param mappings: by group of the request, of which providers it is to have that
     """
 
     consumer: str
@@ -135,6 +137,13 @@ class OutsideMove:
     amounts: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     repeats: bool = True
     context: Any = attrs.field(default=None, eq=False, repr=False)
+    spec: Any = attrs.field(default=None, eq=False, repr=False)
+    mappings: Mapping[str, Collection[str]] = attrs.field(factory=dict)
+
+    @property
+    def is_by_node(self) -> bool:
+        """Say whether the host's provider gives what none but a node's own does."""
+        return not _NODES_OWN.isdisjoint(self.resources)
 
     @property
     def group_uuid(self) -> str | None:
@@ -585,7 +594,16 @@ def _claiming(function: Any) -> Any:
         host, resources = _of_node(request["allocations"])
         asked = _fitted_by(request_conversion.request(spec, (), ()), request)
         amounts = {name: dict(part["resources"]) for name, part in request["allocations"].items()}
-        move = OutsideMove(consumer, host, resources, asked, amounts=amounts, context=context)
+        move = OutsideMove(
+            consumer,
+            host,
+            resources,
+            asked,
+            amounts=amounts,
+            context=context,
+            spec=spec,
+            mappings=dict(request.get("mappings") or {}),
+        )
         back = taking_back(context, client, consumer, host, amounts)
         return outside.claimed(move, allocate, back)
 

@@ -177,6 +177,31 @@ def group(found: Any) -> requests.Group | None:
     )
 
 
+def candidate_query(wanted: Any, group: Any) -> requests.CandidateQuery:
+    """Return what Nova's ResourceRequest asks for by one of its groups, and of the root besides.
+
+    Its fields are read instead of the query string that Nova makes of them, in every
+    supported release alike; tests hold the two against one another.
+    """
+    return requests.CandidateQuery(
+        resources=dict(group.resources),
+        required_traits=frozenset(group.required_traits),
+        forbidden_traits=frozenset(group.forbidden_traits),
+        root_required=frozenset(wanted._root_required),
+        root_forbidden=frozenset(wanted._root_forbidden),
+        member_of=tuple(map(frozenset, sorted(map(sorted, group.aggregates)))),
+        forbidden_aggregates=frozenset(group.forbidden_aggregates),
+        in_tree=group.in_tree or None,
+    )
+
+
+def candidate_queries(wanted: Any) -> dict[str, requests.CandidateQuery]:
+    """Return what Nova's ResourceRequest asks for, by suffix: empty for the group without."""
+    return {
+        suffix or "": candidate_query(wanted, group) for suffix, group in wanted._rg_by_id.items()
+    }
+
+
 def _hardware(spec: Any, name: str) -> tuple[Any, Any]:
     """Return what flavor and image say of the server's hardware; None where one says nothing."""
     flavor, image = _get(spec, "flavor"), _get(spec, "image")

@@ -15,6 +15,7 @@ import attrs
 from nova.scheduler.client import report
 
 from nova_nodb_scheduler.model import requests
+from nova_nodb_scheduler.nova_adapter.conversion import request_conversion
 
 
 @attrs.frozen
@@ -30,10 +31,8 @@ class OutsideMemory:
 def query_of(wanted: Any) -> requests.CandidateQuery | OutsideMemory:
     """Return what Nova's ResourceRequest asks of GET /allocation_candidates.
 
-    Its fields are read instead of the query string that Nova makes of them, in every
-    supported release alike; tests hold the two against one another. Its limit is left
-    aside: from memory all candidates are weighed. So is its group policy, which means
-    nothing for a single group.
+    Its limit is left aside: from memory all candidates are weighed. So is its group
+    policy, which means nothing for a single group.
     """
     groups = dict(wanted._rg_by_id)
     group = groups.pop(None, None)
@@ -45,16 +44,7 @@ def query_of(wanted: Any) -> requests.CandidateQuery | OutsideMemory:
         return OutsideMemory("no resources")
     if any(name.startswith("in:") for name in (*group.required_traits, *wanted._root_required)):
         return OutsideMemory("any of several traits")
-    return requests.CandidateQuery(
-        resources=dict(group.resources),
-        required_traits=frozenset(group.required_traits),
-        forbidden_traits=frozenset(group.forbidden_traits),
-        root_required=frozenset(wanted._root_required),
-        root_forbidden=frozenset(wanted._root_forbidden),
-        member_of=tuple(map(frozenset, sorted(map(sorted, group.aggregates)))),
-        forbidden_aggregates=frozenset(group.forbidden_aggregates),
-        in_tree=group.in_tree or None,
-    )
+    return request_conversion.candidate_query(wanted, group)
 
 
 #: Keeps Nova from saying NoValidHost before anybody was asked; names no provider.

@@ -102,7 +102,7 @@ class Candidates:
         if wanted or unwanted:
             passes &= frame.traits.where(rows, functools.partial(_has_traits, wanted, unwanted))
         if query.member_of or query.forbidden_aggregates:
-            passes &= frame.provider_aggregates.where(rows, functools.partial(_is_member, query))
+            passes &= frame.provider_aggregates.where(rows, query.admits)
         if query.in_tree is not None:
             row = frame.row_of_tree(query.in_tree)
             numbers = np.arange(frame.rows)[rows] if isinstance(rows, slice) else rows
@@ -177,8 +177,8 @@ def _offers_row(query: requests.CandidateQuery, frame: host_frame.HostFrame, row
     unwanted = query.forbidden_traits | query.root_forbidden
     if (wanted or unwanted) and not _has_traits(wanted, unwanted, frame.traits.value(row)):
         return False
-    if (query.member_of or query.forbidden_aggregates) and not _is_member(
-        query, frame.provider_aggregates.value(row)
+    if (query.member_of or query.forbidden_aggregates) and not query.admits(
+        frame.provider_aggregates.value(row)
     ):
         return False
     return query.in_tree is None or frame.row_of_tree(query.in_tree) == row
@@ -186,12 +186,6 @@ def _offers_row(query: requests.CandidateQuery, frame: host_frame.HostFrame, row
 
 def _has_traits(wanted: frozenset[str], unwanted: frozenset[str], traits: frozenset[str]) -> bool:
     return wanted <= traits and unwanted.isdisjoint(traits)
-
-
-def _is_member(query: requests.CandidateQuery, aggregates: frozenset[str]) -> bool:
-    return query.forbidden_aggregates.isdisjoint(aggregates) and not any(
-        each.isdisjoint(aggregates) for each in query.member_of
-    )
 
 
 def _room_in_row(query: requests.CandidateQuery, frame: host_frame.HostFrame, row: int) -> bool:

@@ -7,11 +7,13 @@ import uuid
 from typing import Any
 from unittest import mock
 
+import nova.conductor.manager
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.nova_adapter import conductor_manager
+from nova_nodb_scheduler.nova_adapter.claims import alternate_hosts
 from nova_nodb_scheduler.nova_adapter.reporting import change_reporter
 from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.settlement import lapsed_claims
@@ -71,6 +73,15 @@ class ConductorTest(cloud.CloudCase):
         manager.init_host(None)
         self.addCleanup(manager.nodb_stop)
         return manager
+
+    def test_it_asks_about_alternates_by_the_request_of_a_build(self):
+        manager = self.start()
+        self.assertIsInstance(manager._nodb_claims, alternate_hosts.CheckedAlternates)
+        build = manager.compute_task_mgr.build_instances
+        self.assertEqual(
+            nova.conductor.manager.ComputeTaskManager.build_instances, build.__wrapped__.__func__
+        )
+        self.assertIn(manager.compute_task_mgr, manager.additional_endpoints)
 
     def test_it_claims_for_what_it_allocates_until_it_stops(self):
         manager = self.start()

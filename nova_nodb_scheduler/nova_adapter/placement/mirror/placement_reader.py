@@ -157,6 +157,24 @@ class PlacementReader:
             },
         )
 
+    def traits(self, provider: str) -> frozenset[str] | None:
+        """Return a provider's traits; None where there is none. One request.
+
+        :raises PlacementUnanswered: it did not
+        """
+        return self._names(provider, "traits")
+
+    def aggregates(self, provider: str) -> frozenset[str] | None:
+        """Return the aggregates that a provider is in; None where there is none. One request.
+
+        :raises PlacementUnanswered: it did not
+        """
+        return self._names(provider, "aggregates")
+
+    def _names(self, provider: str, part: str) -> frozenset[str] | None:
+        answer = self._asked(f"/resource_providers/{provider}/{part}", absent={})
+        return frozenset(answer[part]) if answer else None
+
     def consumer(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
         """Return a consumer's allocations by provider; empty for none. One request.
 
