@@ -502,19 +502,13 @@ def _small_disk(directory: pathlib.Path) -> Iterator[None]:
     directory.rename(before)
     directory.mkdir()
     size = used + _ROOM_BYTES
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        raise world.Broken(f"no small file system can be had, run it as root: {mounted.stderr}")
+    if lacking := engines.mount_small_disk(directory, size):
+        raise world.Broken(lacking)
     try:
         _copy_into(before, directory)
         yield
     finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+        engines.unmount(directory)
 
 
 def _copy_into(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -567,3 +561,26 @@ def _full(trial: fault.Trial) -> None:
 
 
 FULL_DISK = fault.Fault("disk full", fault.ENGINE_SECONDS, _full, private=True)
+
+
+def _full_sqlite(trial: fault.Trial) -> None:
+    """Fill the disk of the file, and of what every scheduler writes beside it; and empty it."""
+    engine = trial.engine
+    assert isinstance(engine, engines.SQLite)
+    if engine.lacks_disk:
+        raise world.Broken(engine.lacks_disk)
+    junk = engine.directory / "junk"
+    trial.notes["junk"] = _fill(junk, time.monotonic() + 2 * fault.OUTAGE_SECONDS)
+    trial.note_told()
+    junk.unlink()
+    trial.healed()
+    trial.recovered()
+
+
+FULL_SQLITE = fault.Fault(
+    "disk full",
+    fault.ENGINE_SECONDS,
+    _full_sqlite,
+    server=(engines.SQLite.SMALL_DISK,),
+    private=True,
+)

@@ -8,6 +8,7 @@ import itertools
 import os
 import pathlib
 import signal
+import subprocess
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,9 @@ from nova_nodb_scheduler.testing import (
 TIMEOUT_SECONDS = 1.5
 #: How long memcached's log lives here: shorter than any freeze of a scheduler.
 LOG_SECONDS = 4
+
+
+_SMALL_DISK_BYTES = 64 << 20
 
 
 class ShortLog(backend_choice.BackendChoice):
@@ -132,15 +136,39 @@ class Engine:
         self.server.resume()
 
 
+def mount_small_disk(directory: pathlib.Path, size_bytes: int) -> str:
+    """Have a small file system on an empty directory; return why not, empty if it is there."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        return f"no small file system can be had, run it as root: {mounted.stderr}"
+    return ""
+
+
+def unmount(directory: pathlib.Path) -> None:
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
 class SQLite(Engine):
-    """A file."""
+    """A file; on a small disk of its own with the option of that name."""
 
     name = "SQLite"
     driver = "sqlalchemy"
+    SMALL_DISK = "small disk"
+    #: Why it is on no small disk though it was to be.
+    lacks_disk = ""
     directory: pathlib.Path
 
     def _start(self) -> None:
         self.directory = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        if self.SMALL_DISK in self._options:
+            self.lacks_disk = mount_small_disk(self.directory, _SMALL_DISK_BYTES)
+            if not self.lacks_disk:
+                self._stack.callback(unmount, self.directory)
 
     @property
     def port(self) -> int:

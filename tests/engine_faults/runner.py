@@ -30,7 +30,7 @@ SHORT = {
 }
 
 _OF_ENGINES: dict[type[engines.Engine], tuple[fault.Fault, ...]] = {
-    engines.SQLite: (engine_faults.SQL_BACKUP,),
+    engines.SQLite: (engine_faults.SQL_BACKUP, engine_faults.FULL_SQLITE),
     engines.Memcached: (*engine_faults.SERVERS, *engine_faults.MEMCACHED),
     engines.Redis: (*engine_faults.SERVERS, *engine_faults.REDIS),
     engines.Etcd: (
@@ -51,8 +51,12 @@ _OF_ENGINES: dict[type[engines.Engine], tuple[fault.Fault, ...]] = {
         engine_faults.ROLLED_BACK,
         engine_faults.FULL_DISK,
     ),
-    engines.PostgreSQLSequencer: (),
-    engines.Galera: engine_faults.GALERA,
+    engines.PostgreSQLSequencer: (
+        engine_faults.SQL_BACKUP,
+        engine_faults.ROLLED_BACK,
+        engine_faults.FULL_DISK,
+    ),
+    engines.Galera: (*engine_faults.GALERA, engine_faults.SQL_BACKUP),
 }
 
 
