@@ -5,10 +5,10 @@
 ``fail.txt``, ``skip.txt``, ``timings.tsv`` and, of those that failed by nothing but
 patience, ``patience.txt`` into the results directory. ``choose`` writes ``again.txt``,
 which names the tests to run once more, and ``settle`` takes over those that passed then:
-``impatient.txt`` names them. ``compare`` tells how those lists differ from the expected ones and ends with
-status 1 if they do. ``record`` files a stock run's lists as the expected ones; or
-those of a run with the plugin, with stock's word on what ``unsettled`` lists: tests
-that failed with the plugin, or that cannot hold with it.
+``impatient.txt`` names them. ``compare`` tells how those lists differ from the expected
+ones and ends with status 1 if they do. ``record`` files a stock run's lists as the
+expected ones; or those of a run with the plugin, with stock's word on what ``unsettled``
+lists: tests that failed with the plugin, or that cannot hold with it.
 """
 
 import argparse
@@ -90,9 +90,7 @@ def file_stream(results: pathlib.Path) -> int:
     return 0
 
 
-def choose(
-    results: pathlib.Path, expected: pathlib.Path, names: list[str], is_strict: bool
-) -> int:
+def choose(results: pathlib.Path, expected: pathlib.Path, names: list[str], is_strict: bool) -> int:
     """Write ``again.txt``: the few tests that ran out of patience, if nothing else failed.
 
     A test that is expected to fail counts for nothing.

@@ -41,8 +41,8 @@ _EVENT = (
     "[{}]"
 )
 _MIGRATION = (
-    'Timed out waiting for migration with status for instance eda2960d-69e0 (expected "[\'completed'
-    '\', \'done\']", got "{}")'
+    "Timed out waiting for migration with status for instance eda2960d-69e0 (expected \"['completed"
+    "', 'done']\", got \"{}\")"
 )
 _SERVICE = (
     "Wait for service parameter change failed, expected_params={{'state': 'down', 'status': "
