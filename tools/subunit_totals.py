@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import subunit
@@ -23,6 +24,11 @@ _ENDS_A_TRACEBACK = re.compile(r"[A-Za-z_][\w.]*(: |:?$)")
 OUT_OF_PATIENCE = "nova_nodb_scheduler.testing.patience.OutOfPatience"
 
 FINAL = frozenset({"success", "xfail", "fail", "uxsuccess", "skip"})
+
+
+def ends(lines: Iterable[str]) -> list[str]:
+    """Return those lines of tracebacks that name an exception, each cause before its effect."""
+    return [line for line in lines if _ENDS_A_TRACEBACK.match(line)]
 
 
 class LastStatus(testtools.StreamResult):
@@ -57,9 +63,8 @@ class LastStatus(testtools.StreamResult):
         A test may fail more than once (in its clean-up, by another's exception):
         each must be of that type.
         """
-        lines = self._details.get(test, b"").decode(errors="replace").splitlines()
-        ends = [line for line in lines if _ENDS_A_TRACEBACK.match(line)]
-        return bool(ends) and all(line.startswith(OUT_OF_PATIENCE) for line in ends)
+        told = ends(self._details.get(test, b"").decode(errors="replace").splitlines())
+        return bool(told) and all(line.startswith(OUT_OF_PATIENCE) for line in told)
 
 
 def main() -> int:

@@ -2,15 +2,18 @@
 """File what a run of Nova's tests gave, and compare it with stock Nova's record.
 
 ``file`` reads a subunit stream on standard input and writes ``pass.txt``,
-``fail.txt``, ``skip.txt`` and ``timings.tsv`` into the results directory.
-``compare`` tells how those lists differ from the expected ones and ends with
-status 1 if they do. ``record`` files a stock run's lists as the expected ones; or
-those of a run with the plugin, with stock's word on what ``unsettled`` lists: tests
-that failed with the plugin, or that cannot hold with it.
+``fail.txt``, ``skip.txt``, ``timings.tsv`` and, of those that failed by nothing but
+patience, ``patience.txt`` into the results directory. ``choose`` writes ``again.txt``,
+which names the tests to run once more, and ``settle`` takes over those that passed then:
+``impatient.txt`` names them. ``compare`` tells how those lists differ from the expected
+ones and ends with status 1 if they do. ``record`` files a stock run's lists as the
+expected ones; or those of a run with the plugin, with stock's word on what ``unsettled``
+lists: tests that failed with the plugin, or that cannot hold with it.
 """
 
 import argparse
 import collections
+import os
 import pathlib
 import sys
 from collections.abc import Iterable
@@ -18,7 +21,10 @@ from collections.abc import Iterable
 import subunit
 import testtools
 
-from tests.nova_suite import selection
+from tests.nova_suite import given_up, selection
+
+#: So many tests that ran out of patience are run once more, and no more of them.
+AGAIN_AT_MOST = 5
 
 _OUTCOME_OF_STATUS = {
     "success": "pass",
@@ -29,6 +35,7 @@ _OUTCOME_OF_STATUS = {
     "xfail": "skip",
 }
 _OUTCOMES = ("pass", "fail", "skip")
+_COMMANDS = ("file", "choose", "settle", "compare", "record", "unsettled")
 
 
 class Outcomes:
@@ -37,6 +44,7 @@ class Outcomes:
     def __init__(self) -> None:
         self.ids: dict[str, set[str]] = collections.defaultdict(set)
         self.seconds: dict[str, float] = {}
+        self.impatient: set[str] = set()
 
     def add(self, test: dict) -> None:
         """Take one finished test, as ``testtools.StreamToDict`` gives it."""
@@ -44,6 +52,13 @@ class Outcomes:
         if outcome is None:  # "exists": a listed test, not a run one
             return
         self.ids[outcome].add(test["id"])
+        told = [
+            detail.as_text()
+            for name, detail in test["details"].items()
+            if name.startswith("traceback")
+        ]
+        if test["status"] == "fail" and given_up.ran_out_of_patience(told):
+            self.impatient.add(test["id"])
         started, stopped = test["timestamps"]
         if started and stopped:
             self.seconds[test["id"]] = (stopped - started).total_seconds()
@@ -66,11 +81,45 @@ def file_stream(results: pathlib.Path) -> int:
     stream.stopTestRun()
     for outcome in _OUTCOMES:
         _write_lines(results / f"{outcome}.txt", sorted(outcomes.ids[outcome]))
+    _write_lines(results / "patience.txt", sorted(outcomes.impatient))
     slowest_first = sorted(outcomes.seconds.items(), key=lambda item: -item[1])
     _write_lines(
         results / "timings.tsv", (f"{seconds:.2f}\t{name}" for name, seconds in slowest_first)
     )
     print(", ".join(f"{len(outcomes.ids[outcome])} {outcome}" for outcome in _OUTCOMES))
+    return 0
+
+
+def choose(results: pathlib.Path, expected: pathlib.Path, names: list[str], is_strict: bool) -> int:
+    """Write ``again.txt``: the few tests that ran out of patience, if nothing else failed.
+
+    A test that is expected to fail counts for nothing.
+
+    :param is_strict: nothing is tried again
+    """
+    failed = _read_lines(results / "fail.txt") - _expected("fail", expected, names)
+    impatient = failed & _read_lines(results / "patience.txt")
+    few = impatient == failed and len(failed) <= AGAIN_AT_MOST and not is_strict
+    _write_lines(results / "again.txt", sorted(failed) if few else [])
+    if failed and not few:
+        print(f"{len(failed)} failed, and none is run again:")
+    elif failed:
+        print(f"{len(failed)} ran out of patience and are run once more, alone:")
+    for test_id in sorted(failed):
+        print(f"  {test_id}{' (out of patience)' if test_id in impatient else ''}")
+    return 0
+
+
+def settle(results: pathlib.Path) -> int:
+    """Count as passed what did when it was run once more, below ``again``, and name it."""
+    passed = _read_lines(results / "again.txt") & _read_lines(results / "again" / "pass.txt")
+    for outcome, ids in (
+        ("pass", _read_lines(results / "pass.txt") | passed),
+        ("fail", _read_lines(results / "fail.txt") - passed),
+        ("impatient", passed),
+    ):
+        _write_lines(results / f"{outcome}.txt", sorted(ids))
+    print(f"{len(passed)} tests ran out of patience and passed when they were run again")
     return 0
 
 
@@ -102,6 +151,12 @@ def record(
     return 0
 
 
+def _expected(outcome: str, expected: pathlib.Path, names: list[str]) -> set[str]:
+    """Return the tests of a selection that have an outcome on stock Nova."""
+    lists = (_read_lines(path) for path in sorted(expected.glob(f"*.{outcome}.txt")))
+    return {line for lines in lists for line in lines if selection.covers(names, line)}
+
+
 def compare(
     results: pathlib.Path, expected: pathlib.Path, names: list[str], left_out: list[str]
 ) -> int:
@@ -112,9 +167,7 @@ def compare(
     """
     differences = 0
     for outcome in _OUTCOMES:
-        stored = set()
-        for path in sorted(expected.glob(f"*.{outcome}.txt")):
-            stored |= {line for line in _read_lines(path) if selection.covers(names, line)}
+        stored = _expected(outcome, expected, names)
         seen = _read_lines(results / f"{outcome}.txt")
         stored = {test_id for test_id in stored if not selection.covers(left_out, test_id)}
         for test_id in sorted(stored - seen):
@@ -129,7 +182,7 @@ def compare(
 def main() -> int:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("file", "compare", "record", "unsettled"))
+    parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("--results", type=pathlib.Path, required=True)
     parser.add_argument("--expected", type=pathlib.Path)
     parser.add_argument("--selection", type=pathlib.Path)
@@ -141,11 +194,17 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "file":
         return file_stream(arguments.results)
+    if arguments.command == "settle":
+        return settle(arguments.results)
     if arguments.command == "unsettled" and arguments.selection is not None:
         names = selection.read(arguments.selection)
         return unsettled(arguments.results, names, selection.excluded())
     if arguments.expected is None or arguments.selection is None:
         parser.error(f"{arguments.command} needs --expected and --selection")
+    if arguments.command == "choose":
+        names = selection.read(arguments.selection)
+        is_strict = bool(os.environ.get("NODB_STRICT"))
+        return choose(arguments.results, arguments.expected, names, is_strict)
     if arguments.command == "record":
         return record(
             arguments.results, arguments.expected, arguments.selection.stem, arguments.stock

@@ -243,6 +243,28 @@ class RunTest(DirectoryCase):
         name = "tests.made.test_made.Made.test_runs_out_of_patience_once"
         self.assertIn(f"out of patience, then passed alone: {name}", told)
 
+    def test_what_ran_out_of_patience_of_novas_own_is_named_and_counted(self) -> None:
+        status, told = self.run_novas("printf '%s\\n' nova.tests.a.A.test_b > $6/impatient.txt")
+        self.assertEqual((0, "1 passed, 0 failed, 0 skipped"), (status, told[-1]), told)
+        self.assertIn("1 tests ran out of patience and were tried again", told)
+        self.assertIn("out of patience, then passed alone: nova.tests.a.A.test_b", told)
+
+    def test_where_none_of_novas_own_did_none_is_counted(self) -> None:
+        status, told = self.run_novas(": > $6/impatient.txt")
+        self.assertEqual((0, "1 passed, 0 failed, 0 skipped"), (status, told[-1]), told)
+        self.assertIn("0 tests ran out of patience and were tried again", told)
+
+    def run_novas(self, then: str) -> tuple[int, list[str]]:
+        """Run a selection of Nova's tests by a made script; returns status and what was said."""
+        script = self.tree / "tools" / "nova_functional.sh"
+        script.parent.mkdir()
+        # Called as --nova N --selection S --results DIRECTORY ...
+        script.write_text(f"#!/bin/sh\necho a > $6/pass.txt\n{then}\n")
+        script.chmod(0o755)
+        process = self.begin("work.Nova('ci')")
+        told, _ = process.communicate()
+        return process.returncode, told.splitlines()
+
     def test_nothing_is_tried_again_where_that_is_not_wanted(self) -> None:
         status, told = self.run_tests(SOMETIMES, NODB_STRICT="1")
         self.assertEqual((1, "1 passed, 1 failed, 0 skipped"), (status, told[-1]), told)

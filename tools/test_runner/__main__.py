@@ -34,7 +34,8 @@ environment:
 
 A test that asserts a state is never tried again. One that ran out of patience (and says so
 by its type, nova_nodb_scheduler.testing.patience) is, alone, in the stages with servers; if
-it passes three times it counts as passed, and is named and counted before the last line.
+it passes three times it counts as passed, and is named and counted before the last line. So
+is one of Nova's own whose poll gave up (tests/nova_suite/given_up.py) and that passes once.
 The last line is `N passed, N failed, N skipped`: tests, and checks (each linter and
 each document is one). The exit status is 0 only if something ran and nothing failed.
 """

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 import threading
 import time
 import types
@@ -10,10 +12,15 @@ import unittest
 from typing import Any
 from unittest import mock
 
+from nova import objects
+
 from nova_nodb_scheduler.model import claims as model
+from nova_nodb_scheduler.model import records
+from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.synchronizer.drivers import memory
 from nova_nodb_scheduler.synchronizer.drivers.memory import hub
 from nova_nodb_scheduler.testing import single_claims
+from nova_nodb_scheduler.wire import codec
 from tests.nova_suite import endings, feed
 
 
@@ -80,3 +87,39 @@ class EndingsTest(unittest.TestCase):
             self.assertRaisesRegex(endings.ClaimsLeft, "Claims left.*server"),
         ):
             self.fixture(lambda _context: None).check()
+
+    def keep(self, *there: str) -> None:
+        """Be a test of ``kept_claims.txt``, with a node whose host has servers."""
+        expected = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (expected / "kept_claims.txt").write_text(f"{self.id()}\n")
+        self.enterContext(mock.patch.object(endings.selection, "EXPECTED", expected))
+        nodes = known_namespaces.COMPUTE_NODES
+        payload = codec.encode({"row": {"host": "h1"}}, nodes.schema)
+        key = records.RecordKey(nodes.name, "node")
+        self.assertTrue(self.synchronizer.write([records.Write(key, 0, payload)])[0].won)
+        servers = [types.SimpleNamespace(uuid=each) for each in there]
+        self.enterContext(
+            mock.patch.object(objects.InstanceList, "get_by_host", lambda _context, _host: servers)
+        )
+
+    def assert_left(self) -> None:
+        with (
+            mock.patch.object(endings, "QUIET_SECONDS", 0.1),
+            self.assertRaisesRegex(endings.ClaimsLeft, "Claims left.*server"),
+        ):
+            self.fixture(lambda _context: None).check()
+
+    def test_a_claim_that_is_kept_is_of_a_server_on_its_host(self):
+        self.keep("another", "server")
+        self.claims.confirm(self.claim())
+        self.fixture(lambda _context: None).check()
+
+    def test_a_claim_of_a_server_that_is_gone_is_not_kept(self):
+        self.keep("another")
+        self.claims.confirm(self.claim())
+        self.assert_left()
+
+    def test_a_claim_that_nobody_confirmed_is_not_kept(self):
+        self.keep("server")
+        self.claim()
+        self.assert_left()
