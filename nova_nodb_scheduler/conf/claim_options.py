@@ -77,8 +77,8 @@ call to Placement is ever carried out behind the time when nobody waits for it.
 How long a request that is decided from memory waits, in all, before it is refused
 for claims that are neither confirmed nor given back. A scheduler confirms a claim
 within a second as a rule; one that died leaves it for the rest of
-``claim_lease_seconds``, and nobody knows before whether its room is taken. At most 16
-requests of a worker wait at once, and no more than a quarter of its threads ([DEFAULT]
+``claim_lease_seconds``, and nobody knows before whether its room is taken. At most as
+many requests of a worker wait at once as half of its threads ([DEFAULT]
 executor_thread_pool_size); none that a queue has, which waits there. Somewhat longer
 than the lease, or a request is refused just before that room is free. All schedulers
 must have the same value: places in server groups are kept for as much longer. 0:

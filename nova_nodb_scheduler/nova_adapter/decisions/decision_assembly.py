@@ -134,7 +134,7 @@ class DecisionAssembly:
             pending_waits.WaitBounds(options.claim_wait_seconds, options.claim_lease_seconds),
             around.now_seconds,
             around.claim_meter.refusal_waited,
-            most_waiting=options.request_threads // 4,
+            most_waiting=options.request_threads // 2,
         )
         #: Looks for allocations that somebody left behind as he died.
         self.orphan_duty = self._upkeep.orphan_duty

@@ -28,8 +28,6 @@ LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 #: An older one is not about to be confirmed: its writer died, or Placement does not answer it.
 _STUCK_SECONDS = 5.0
-#: Requests that wait at once: the threads of a worker are there for others, too.
-_MOST_WAITING = 16
 #: Who waited for that long says so, and is decided anew: what it was refused by may be over.
 _LONG_SECONDS = 1.0
 
@@ -83,7 +81,8 @@ class PendingWaits:
     :param now_seconds: the back end's clock, without I/O
     :param tell: gets how each wait ended
     :param clock: monotonic seconds
-    :param most_waiting: requests that wait at once, and never more than 16
+    :param most_waiting: requests that wait at once: the threads of a worker are there for
+        others, too
     """
 
     def __init__(
@@ -94,14 +93,14 @@ class PendingWaits:
         tell: Callable[[WaitEnd], None] = lambda end: None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        most_waiting: int = _MOST_WAITING,
+        most_waiting: int,
     ) -> None:
         self.index = index
         self.bounds = bounds
         self.now_seconds = now_seconds
         self.tell = tell
         self.clock = clock
-        self.slots = threading.BoundedSemaphore(min(_MOST_WAITING, most_waiting))
+        self.slots = threading.BoundedSemaphore(most_waiting)
         self.stopped = threading.Event()
 
     def stop(self) -> None:

@@ -23,7 +23,11 @@ class QueuedRequestTest(testtools.TestCase):
         index.pending.return_value = {("host", "consumer", "claim"): 60.0}
         index.stands.return_value = True
         waits = pending_waits.PendingWaits(
-            index, pending_waits.WaitBounds(0.15, 60.0), lambda: 0.0, tell := mock.Mock()
+            index,
+            pending_waits.WaitBounds(0.15, 60.0),
+            lambda: 0.0,
+            tell := mock.Mock(),
+            most_waiting=1,
         )
 
         def select(*args: Any, **kwargs: Any) -> None:

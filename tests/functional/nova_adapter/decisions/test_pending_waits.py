@@ -139,10 +139,12 @@ class PendingWaitsTest(test_claimed_decisions.ClaimedDecisionsCase):
         self.assert_refused_at_once()
         self.assertEqual({"crowded": 1}, self.waits())
 
-    def test_a_worker_with_few_threads_keeps_most_of_them_for_others(self):
-        self.override("executor_thread_pool_size", 8, None)
-        slots = manager.SchedulerManager(host="few").nodb.decisions.pending_waits.slots
-        self.assertEqual([True, True, False], [slots.acquire(blocking=False) for _ in range(3)])
+    def test_half_of_a_workers_threads_are_kept_for_others(self):
+        for threads in (64, 8):
+            self.override("executor_thread_pool_size", threads, None)
+            slots = manager.SchedulerManager(host="few").nodb.decisions.pending_waits.slots
+            waiting = [slots.acquire(blocking=False) for _ in range(threads)]
+            self.assertEqual(threads // 2, waiting.count(True))
 
     def test_who_is_refused_by_other_things_as_well_waits_for_nobody(self):
         self.fill()
