@@ -125,6 +125,11 @@ class Synchronizer(abc.ABC):
     raises BackendUnavailable meanwhile (:mod:`.epoch_memory`). The memory is
     the client's and outlasts ``close()``; what nobody alive has seen, nobody
     can tell. A revision of one epoch wins in no other.
+
+    No write is told as won unless its epoch was in force once it had been carried
+    out: one that was held up while another epoch began, were it by somebody who died
+    half-way, is lost, or unknown where it may have been carried out in the epoch that
+    ended. Who is granted something by a write need not ask again in which epoch.
     """
 
     #: Name of the driver's entry point, for messages.

@@ -11,7 +11,7 @@ from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer import contract
 from nova_nodb_scheduler.synchronizer.drivers.support import driver_base, epoch_memory
-from nova_nodb_scheduler.testing.conformance import contract_case
+from nova_nodb_scheduler.testing.conformance import contract_case, held_up
 
 
 class Collection(contract_case.Case):
@@ -171,6 +171,63 @@ class EpochChanges(contract_case.Case):
         reader.catch_up()
         self.assertEqual({written.key: written}, reader.held)
         self.assertEqual(1, reader.resyncs)
+
+    def test_a_write_held_up_over_a_new_epoch_that_began_half_is_not_won(self) -> None:
+        """Wherever it stood still, and wherever who began the epoch died."""
+        client = self.client()
+        of_reset = held_up.steps_of(client, client.reset)
+        self.put(client, "first", b"of its epoch")
+        passed = {
+            "create": held_up.steps_of(client, lambda: self.put(client, "steps", b"one")),
+            "update": held_up.steps_of(client, lambda: self._update(client, "steps")),
+        }
+        if not any(passed.values()):
+            self.skipTest("the driver has no steps")
+        for kind, write_step in ((kind, step) for kind, of in passed.items() for step in of):
+            # The whole of a reset first: whom it waits for stands in the way of its parts, too.
+            for reset_step in (None, *of_reset):
+                with self.subTest(kind=kind, held_up_at=write_step, died_at=reset_step):
+                    try:
+                        self._hold_up(kind, write_step, reset_step)
+                    except TimeoutError:
+                        break
+
+    def _hold_up(self, kind: str, write_step: str, reset_step: str | None) -> None:
+        """See the case.
+
+        :raises TimeoutError: no epoch begins while the write stands still there
+        """
+        clients = witness, beginner, late = self.client(), self.client(), self.client()
+        name = f"{kind} {write_step} {reset_step}"
+        written = self.put(witness, name, b"before") if kind == "update" else None
+        write = records.Write(contract_case.key(name), written.revision if written else 0, b"late")
+        epoch = witness.head().epoch
+        writer = held_up.HeldUp(late, write_step, lambda: late.write([write]))
+        self.addCleanup(writer.let_go)
+        writer.stands_still()
+
+        def grant_in_next_epoch() -> records.Record | None:
+            """Write, where an epoch begins before the one held up has written."""
+            standing = witness.read([write.key]).get(write.key)
+            held_up.begin_epoch(beginner, reset_step)
+            was_in_time = standing is not None and standing.payload == b"late"
+            if was_in_time or witness.head().epoch == epoch:
+                return None
+            return self.put(witness, name, b"granted in the next epoch")
+
+        granted = held_up.beside(writer, grant_in_next_epoch)
+        results = writer.let_go()
+        if granted is not None:
+            if isinstance(results, list):
+                self.assertIsNot(records.Verdict.WON, results[0].verdict)
+            self.assertEqual({granted.key: granted}, witness.read([granted.key]))
+        for client in clients:
+            # An engine may take some connections only.
+            client.close()
+
+    def _update(self, client: contract.Synchronizer, name: str) -> records.Record:
+        standing = client.read([contract_case.key(name)])[contract_case.key(name)]
+        return self.put(client, name, b"updated", standing.revision)
 
 
 class EpochOrder(contract_case.Case):

@@ -17,6 +17,7 @@ class ClaimsConformance(
     host_and_group_claims.RemovedGroups,
     interrupted_claims.UnknownOutcomes,
     interrupted_claims.Crashes,
+    interrupted_claims.NewEpochs,
 ):
     """Everything the claims protocol promises, a sentence per test.
 

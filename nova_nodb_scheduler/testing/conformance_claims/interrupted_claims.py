@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost replies, and schedulers that die between two steps."""
+"""Lost replies, schedulers that die between two steps, and epochs that begin meanwhile."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from nova_nodb_scheduler.model import group_claims as group_model
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.claims import claim_rules, ledger_claimer
 from nova_nodb_scheduler.testing import single_claims
+from nova_nodb_scheduler.testing.conformance import held_up
 from nova_nodb_scheduler.testing.conformance_claims import claims_case as cases
 
 
@@ -106,3 +107,54 @@ class Crashes(cases.ClaimsCase):
         other.hosts.reconcile(host, lambda consumer: False)
         other.groups.reconcile(group.uuid, lambda consumer, host: False)
         self.joined(other.join(group, cases.claim("other", host)))
+
+
+class NewEpochs(cases.ClaimsCase):
+    """A new epoch begins while a claim is under way; who begins it may die half-way."""
+
+    def test_a_confirm_held_up_over_a_new_epoch_that_began_half_grants_nothing(self) -> None:
+        first = self.scheduler()
+        granted = self.granted(first.claim(cases.claim("first", "first")))
+        of_confirm = held_up.steps_of(first.client, lambda: first.hosts.confirm(granted))
+        of_reset = held_up.steps_of(first.client, first.client.reset)
+        for confirm_step in of_confirm:
+            # The whole of a reset first: whom it waits for stands in the way of its parts, too.
+            for reset_step in (None, *of_reset):
+                with self.subTest(held_up_at=confirm_step, died_at=reset_step):
+                    try:
+                        self._hold_up(confirm_step, reset_step)
+                    except TimeoutError:
+                        break
+
+    def _hold_up(self, confirm_step: str, reset_step: str | None) -> None:
+        """See the case.
+
+        :raises TimeoutError: no epoch begins while the confirm stands still there
+        """
+        slow, other, beginner = self.scheduler("slow"), self.scheduler("other"), self.client()
+        host = f"host {confirm_step} {reset_step}"
+        epoch = other.client.head().epoch
+        granted = self.granted(slow.claim(cases.claim("slow", host, cases.CAPACITY["VCPU"])))
+        confirming = held_up.HeldUp(slow.client, confirm_step, lambda: slow.hosts.confirm(granted))
+        self.addCleanup(confirming.let_go)
+        confirming.stands_still()
+
+        def grant_in_next_epoch() -> object:
+            """Grant all of the host, where an epoch begins before the one held up has written."""
+            was_in_time = other.hosts.read(host).claims["slow"].state is model.ClaimState.CONFIRMED
+            held_up.begin_epoch(beginner, reset_step)
+            if was_in_time or other.client.head().epoch == epoch:
+                return None
+            return other.claim(cases.claim("other", host, cases.CAPACITY["VCPU"]))
+
+        taken = held_up.beside(confirming, grant_in_next_epoch)
+        answer = confirming.let_go()
+        if taken is not None:
+            self.granted(other.hosts.confirm(self.granted(taken)))
+            # Where nobody can tell, it is to be asked again.
+            self.assertNotIsInstance(answer, model.Granted)
+            self.assertIsInstance(slow.hosts.confirm(granted), model.Gone)
+            self.assertEqual({"other"}, self.consumers(other, host))
+        for client in (slow.client, other.client, beginner):
+            # An engine may take some connections only.
+            client.close()

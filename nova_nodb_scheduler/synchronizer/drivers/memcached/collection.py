@@ -4,6 +4,8 @@
 The log expires by itself. A tombstone goes in steps that anybody can end who
 finds them half done: raise the floor, mark the tombstone as collected, take
 its name off the index, remove it, take its name off the deletion log.
+
+What is left of epochs that began or ended half goes as well: :mod:`.leftovers`.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Collector:
             collected += count
             if done:
                 self._strike_off(page, token, names, done)
+        self._epochs.sweep_leftovers()
         return contract.Collected(collected, 0, self._follower.watermarks().floor)
 
     def _collect_page(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import attrs
 import pymemcache
@@ -46,10 +46,13 @@ class Replies:
 
     :param lines: without line ends; fewer than commands if the connection broke
     :param failure: why lines are missing, or empty
+    :param found: what stood at the key that was looked at behind the commands; None
+        where nothing stood there, where none was looked at and where that was not answered
     """
 
     lines: tuple[bytes, ...]
     failure: str = ""
+    found: bytes | None = None
 
 
 def store(
@@ -65,39 +68,71 @@ def store(
 class _PipeliningClient(base.Client):  # type: ignore[misc]  # untyped library
     """A connection that sends many commands before it reads the first reply."""
 
-    def pipeline(self, commands: Sequence[bytes]) -> Replies:
+    def pipeline(self, commands: Sequence[bytes], look_at: bytes | None = None) -> Replies:
         """Send commands that are answered by one line each.
 
+        :param look_at: a key to be read behind them, by a request that waits for none of
+            their replies: the server takes up what one connection brings in its order
         :raises OSError: no connection could be made, nothing was sent
         """
         if self.sock is None:
             self._connect()
         lines: list[bytes] = []
+        found = None
         try:
-            self.sock.sendall(b"".join(commands))
+            for request in self._requests(commands, look_at):
+                self.sock.sendall(request)
             # Replies of these commands alone stand in the buffer, so nothing
             # is lost when it is thrown away.
             with self.sock.makefile("rb") as replies:
                 for _ in commands:
-                    line = replies.readline()
-                    if not line.endswith(b"\r\n"):
-                        raise ConnectionResetError("the server closed the connection")
-                    lines.append(line[:-2])
+                    lines.append(_line(replies))
+                if look_at is not None:
+                    found = _value(replies)
         except OSError as error:
             self.close()
             return Replies(tuple(lines), str(error) or type(error).__name__)
         if any(line.startswith((b"ERROR", b"CLIENT_ERROR")) for line in lines):
             # The server lost count of what is command and what is data.
             self.close()
-        return Replies(tuple(lines))
+        return Replies(tuple(lines), found=found)
+
+    def _requests(self, commands: Sequence[bytes], look_at: bytes | None) -> list[bytes]:
+        look = [] if look_at is None else [b"get %s\r\n" % look_at]
+        if isinstance(self.sock, ssl.SSLSocket):
+            # A record of its own: in that of a large item's end nobody would read it, see
+            # BYTES_PER_TLS_PIPELINE.
+            return [b"".join(commands), *look]
+        return [b"".join([*commands, *look])]
+
+
+def _line(replies: BinaryIO) -> bytes:
+    line = replies.readline()
+    if not line.endswith(b"\r\n"):
+        raise ConnectionResetError("the server closed the connection")
+    return line[:-2]
+
+
+def _value(replies: BinaryIO) -> bytes | None:
+    """Read the reply to a ``get`` of one key."""
+    head = _line(replies)
+    if head == b"END":
+        return None
+    if not head.startswith(b"VALUE "):
+        raise ConnectionResetError(f"the server answered {head!r} to a get")
+    size_bytes = int(head.split(b" ")[3])
+    value = replies.read(size_bytes + 2)[:size_bytes]
+    if _line(replies) != b"END":
+        raise ConnectionResetError("the server's answer to a get does not end")
+    return value
 
 
 class _Pool(base.PooledClient):  # type: ignore[misc]  # untyped library
     client_class = _PipeliningClient
 
-    def pipeline(self, commands: Sequence[bytes]) -> Replies:
+    def pipeline(self, commands: Sequence[bytes], look_at: bytes | None = None) -> Replies:
         with self.client_pool.get_and_release(destroy_on_fail=True) as client:
-            replies: Replies = client.pipeline(commands)
+            replies: Replies = client.pipeline(commands, look_at)
             return replies
 
     def drop_idle(self) -> None:
@@ -185,18 +220,21 @@ class Connection:
         """Return the server's version."""
         return bytes(self._reading(lambda pool: pool.version())).decode()
 
-    def send(self, commands: Sequence[bytes]) -> Replies:
+    def send(self, commands: Sequence[bytes], look_at: bytes | None = None) -> Replies:
         """Send commands answered by one line each.
 
         What was not answered may or may not have been carried out.
 
+        :param look_at: a key to be read behind all of them, in the exchange of the last ones
         :raises BackendUnavailable: nothing was sent
         """
         lines: list[bytes] = []
+        found = None
         most_bytes = BYTES_PER_TLS_PIPELINE if self._options.tls_enabled else BYTES_PER_PIPELINE
         for some in batches.split(commands, COMMANDS_PER_PIPELINE, most_bytes, len):
+            is_last = len(lines) + len(some) == len(commands)
             try:
-                replies = self._open_pool().pipeline(some)
+                replies = self._open_pool().pipeline(some, look_at if is_last else None)
             except _FAILED as error:
                 if not lines:
                     raise self.unavailable(error) from error
@@ -204,7 +242,8 @@ class Connection:
             lines.extend(replies.lines)
             if replies.failure:
                 return Replies(tuple(lines), replies.failure)
-        return Replies(tuple(lines))
+            found = replies.found
+        return Replies(tuple(lines), found=found)
 
     def send_all(self, commands: Sequence[bytes]) -> tuple[bytes, ...]:
         """Send commands whose loss the protocol bears, and return every reply.

@@ -4,6 +4,7 @@
 All keys of an epoch carry its name. Everything an epoch needs is laid down
 before its name is published by ``add``, so whoever reads the name finds the
 rest; what is missing later was evicted, and then nothing can be trusted.
+What is left of one that is not in force is :mod:`.leftovers`' affair.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from oslo_log import log
 from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.synchronizer.drivers.memcached import clock as clock_module
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as connection_module
-from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, options, steps
-from nova_nodb_scheduler.synchronizer.drivers.support import batches, epoch_memory
+from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, leftovers, options, steps
+from nova_nodb_scheduler.synchronizer.drivers.support import epoch_memory
 
 LOG = log.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Epochs(epoch_memory.EpochKeeper):
         self._connection = connection
         self._clock = clock
         self._at = observer
+        self._leftovers = leftovers.Leftovers(self._prefix, connection, observer)
         self.memory = epoch_memory.EpochMemory()
         self._known: layout.Epoch | None = None
 
@@ -109,8 +111,8 @@ class Epochs(epoch_memory.EpochKeeper):
         value_of: Callable[[_T], bytes],
     ) -> tuple[layout.Epoch, dict[bytes, _T]]:
         guess = self._known
-        found = get([*(keys_of(guess) if guess else ()), self._key])
-        held = found.pop(self._key, None)
+        found = get([*(keys_of(guess) if guess else ()), self.key])
+        held = found.pop(self.key, None)
         value = None if held is None else value_of(held)
         if guess and value == guess.encode() and self.memory.admits(guess.rank):
             return guess, found
@@ -120,6 +122,18 @@ class Epochs(epoch_memory.EpochKeeper):
     def current(self) -> layout.Epoch:
         """Return the epoch in force; begins one where there is none."""
         return self.get(lambda epoch: ())[0]
+
+    @property
+    def key(self) -> bytes:
+        """Where the epoch in force is named."""
+        return layout.epoch_key(self._prefix)
+
+    def is_in_force(self, epoch: layout.Epoch, value: bytes | None) -> bool:
+        """Tell by what stood at :attr:`key` whether an epoch was in force then.
+
+        Not if this client knows a later one: then the address led to an older server.
+        """
+        return value == epoch.encode() and self.memory.admits(epoch.rank)
 
     def note_version(self, epoch: layout.Epoch, version: int) -> None:
         """Remember that an epoch stood at a version."""
@@ -132,21 +146,40 @@ class Epochs(epoch_memory.EpochKeeper):
 
         :param turns: of the new one, see :class:`.epoch_memory.Rank`
         """
+        # Before anything is laid down, see leftovers.
+        value, token = self._connection.gets([self.key]).get(self.key, (None, None))
+        if value != epoch.encode():
+            return False
         fresh = self._lay_down(epoch, turns)
-        value, token = self._connection.gets([self._key]).get(self._key, (None, None))
-        replaced = False
-        if value == epoch.encode() and token is not None:
-            self._at(steps.Step.REPLACE)
-            command = connection_module.store(b"cas", self._key, fresh.encode(), token=token)
-            [line] = self._connection.send_all([command])
-            replaced = line == b"STORED"
+        self._at(steps.Step.REPLACE)
+        command = connection_module.store(b"cas", self.key, fresh.encode(), token=token)
+        replaced = self._connection.send_all([command]) == (b"STORED",)
         if replaced:
             LOG.warning(
                 "Began epoch %(new)s in place of %(old)s: %(why)s",
                 {"new": fresh.name, "old": epoch.name, "why": why},
             )
-        self._sweep(epoch if replaced else fresh)
+        self._leftovers.sweep(epoch if replaced else fresh)
         return replaced
+
+    def sweep_leftovers(self) -> None:
+        """Give back what was left of epochs that began or ended half; bounded work per call."""
+        key = self._leftovers.list_key
+        epoch, found = self.get(lambda epoch: (key,))
+        if key in found:
+            self._leftovers.sweep_listed(epoch, found[key], lambda: self._bar(epoch))
+
+    def _bar(self, epoch: layout.Epoch) -> bool:
+        """Take all tokens away by which an epoch could be replaced; False where it was.
+
+        In a full server, too: there is no memory for the same again.
+        """
+        value, token = self._connection.gets([self.key]).get(self.key, (None, None))
+        if value is None or value != epoch.encode():
+            return False
+        self._at(steps.Step.BAR)
+        command = connection_module.store(b"cas", self.key, value, token=token)
+        return self._connection.send([command]).lines == (b"STORED",)
 
     def broken(self, epoch: layout.Epoch, what: str) -> EpochBroken:
         """Break an epoch off because something is missing, and return what to raise."""
@@ -169,16 +202,12 @@ class Epochs(epoch_memory.EpochKeeper):
         self.across(self._begin_anew)
 
     def _begin_anew(self) -> None:
-        value = self._connection.get([self._key]).get(self._key)
+        value = self._connection.get([self.key]).get(self.key)
         if value is None:
             # Nothing stands in the way of a new one.
             self.current()
         elif not self.break_off(self._decode(value), "an operator asked for it"):
             raise epoch_memory.EpochEnded
-
-    @property
-    def _key(self) -> bytes:
-        return layout.epoch_key(self._prefix)
 
     def _learn(self, value: bytes | None) -> None:
         """Note the epoch in force, or begin one.
@@ -195,12 +224,12 @@ class Epochs(epoch_memory.EpochKeeper):
         fresh = self._lay_down()
         self._at(steps.Step.EPOCH)
         [line] = self._connection.send_all(
-            [connection_module.store(b"add", self._key, fresh.encode())]
+            [connection_module.store(b"add", self.key, fresh.encode())]
         )
         if line == b"STORED":
             LOG.info("Began epoch %(new)s: the server held none", {"new": fresh.name})
         else:
-            self._sweep(fresh)
+            self._leftovers.sweep(fresh)
 
     def _replace_older(self) -> None:
         """Put an epoch in the place of one that is older than one that was seen.
@@ -209,7 +238,7 @@ class Epochs(epoch_memory.EpochKeeper):
         """
         # Asked for again: the answer may have been on its way while another
         # thread learned of the next epoch.
-        value = self._connection.get([self._key]).get(self._key)
+        value = self._connection.get([self.key]).get(self.key)
         epoch = self._decode(value) if value is not None else None
         if epoch is None or self.memory.admits(epoch.rank):
             return
@@ -251,14 +280,16 @@ class Epochs(epoch_memory.EpochKeeper):
             (epoch.stable_key, stable.encode()),
             *((page, b"") for page in (*epoch.index_pages, *epoch.deletion_log_pages)),
         ]
+        self._leftovers.enter(*([] if old is None else [old]), epoch)
         try:
             self._connection.send_all(
                 [connection_module.store(b"add", key, value) for key, value in items]
             )
         except errors.BackendUnavailable:
-            # In a full server, what is laid down and never named would stay for good.
+            # In a full server it would stand in everybody's way until it is collected.
             with contextlib.suppress(errors.BackendUnavailable):
-                self._delete([key for key, _value in items])
+                self._leftovers.delete([key for key, _value in items])
+                self._leftovers.strike(epoch)
             raise
         return epoch
 
@@ -271,20 +302,3 @@ class Epochs(epoch_memory.EpochKeeper):
         known = (newest.number if newest else 0, old.revision_base if old else 0)
         second = max(int(sample.seconds), 1 + (max(known) >> layout.BASE_BITS))
         return (second << layout.BASE_BITS) + secrets.randbits(layout.BASE_BITS)
-
-    def _sweep(self, epoch: layout.Epoch) -> None:
-        """Give back the memory of an epoch that is not in force.
-
-        The counter goes first, so that writers who are still at it stop.
-        """
-        self._at(steps.Step.SWEEP)
-        self._delete([epoch.sequence_key])
-        for pages in batches.split(epoch.index_pages, 16):
-            found = self._connection.get(pages)
-            names = set().union(*(layout.decode_page(value) for value in found.values()))
-            self._delete([epoch.record_key(name) for name in names])
-            self._delete(pages)
-        self._delete([epoch.floor_key, epoch.stable_key, *epoch.deletion_log_pages])
-
-    def _delete(self, keys: Sequence[bytes]) -> None:
-        self._connection.send_all([b"delete %s\r\n" % key for key in keys])

@@ -3,6 +3,7 @@
 
 =====================  =======================================================
 ``P:epoch``            name of the epoch, the base of its revisions, the cloud
+``P:epochs``           names and bases of all epochs that keys may be of: :mod:`.leftovers`
 ``P:E:seq``            counter of log slots given out
 ``P:E:floor``          cursors below this version need a resync
 ``P:E:settled``        see :class:`StableVersion`
@@ -18,7 +19,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -119,6 +120,17 @@ def encode_page(names: Iterable[bytes]) -> bytes:
 def decode_page(value: bytes) -> set[bytes]:
     """Return the names on a page; one may have been appended twice."""
     return set(value.split(b"\n")) - {b""}
+
+
+def encode_epochs(bases: Mapping[str, int]) -> bytes:
+    """Return the list of epochs, from their names and the bases of their revisions."""
+    return b"".join(b"%s %d\n" % (name.encode(), base) for name, base in bases.items())
+
+
+def decode_epochs(value: bytes) -> dict[str, int]:
+    """Read what :func:`encode_epochs` wrote."""
+    pairs = (line.split(b" ") for line in value.splitlines())
+    return {name.decode(): int(base) for name, base in pairs}
 
 
 def encode_deletion(name: bytes, seconds: float) -> bytes:
@@ -232,6 +244,10 @@ class Epoch:
 
 def epoch_key(prefix: bytes) -> bytes:
     return prefix + b":epoch"
+
+
+def epoch_list_key(prefix: bytes) -> bytes:
+    return prefix + b":epochs"
 
 
 def _digest(name: bytes) -> hashlib.blake2b:

@@ -12,9 +12,9 @@ class Step(enum.Enum):
 
     A write passes READ to DONE in this order, GIVE_UP where its compare-and-set
     was refused. A reader passes VOID and FENCE where it waited for a writer too
-    long, and STABLE now and then. Who finds no epoch passes EPOCH, who ends one
-    REPLACE, and both SWEEP for what is not in force. A collection passes FLOOR
-    to STRIKE.
+    long, and STABLE now and then. Who finds no epoch passes LIST and EPOCH, who ends one
+    LIST and REPLACE, and both SWEEP and DELIST for what is not in force. A
+    collection passes FLOOR to STRIKE, and for what others left BAR, SWEEP and DELIST.
     """
 
     READ = "read the records with their cas tokens"
@@ -29,9 +29,12 @@ class Step(enum.Enum):
     VOID = "void a slot that nobody used"
     FENCE = "compare-and-set a record to shut its writer out"
     STABLE = "publish how far the log is stable"
+    LIST = "put an epoch on the list of those that keys may be of"
     EPOCH = "add the name of an epoch where there is none"
     REPLACE = "put an epoch in the place of another"
     SWEEP = "remove what is left of an epoch"
+    DELIST = "take an epoch that was swept off the list"
+    BAR = "store the epoch in force anew, so that nobody has a token to replace it with"
     FLOOR = "raise the floor"
     MARK = "mark tombstones as collected"
     UNLIST = "take collected tombstones off the index"

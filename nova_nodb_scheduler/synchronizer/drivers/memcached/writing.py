@@ -13,6 +13,13 @@ A writer that is refused leaves its log slot as it is. The naive way, to void it
 that no reader waits for it, erases the slot under a reader that has fenced the
 record to that very version: another reader, further behind, then meets the record's
 change nowhere. The writer makes its version stable as readers do instead, by a fence.
+
+A compare-and-set knows nothing of epochs, and an epoch that ended may stand as it was,
+for who began the next may have died before it was swept. The naive way, to look at the
+epoch with the tokens, has a writer that stood still since then win in it what another
+was granted in the next. So the epoch is looked at behind the records, in the exchange that
+carries them: who finds it in force there was in time, whatever ends it later. Who does not
+cannot say whether others read what was written before the end, so the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -235,18 +242,22 @@ class Writer:
                     token=each.token,
                 )
                 for version, each in placed.items()
-            ]
+            ],
+            look_at=self._epochs.key,
         )
+        is_in_force = self._epochs.is_in_force(epoch, replies.found)
         refused: dict[bytes, int] = {}
         refusal = b""
         for place, (version, each) in enumerate(placed.items()):
             if place >= len(replies.lines):
-                call.results[each.number] = records.WriteResult(records.Verdict.UNKNOWN)
+                call.results[each.number] = batches.UNKNOWN
                 continue
             line = replies.lines[place]
             if line == b"STORED":
-                call.results[each.number] = records.WriteResult(
-                    records.Verdict.WON, items[version].record
+                call.results[each.number] = (
+                    records.WriteResult(records.Verdict.WON, items[version].record, epoch.name)
+                    if is_in_force
+                    else batches.UNKNOWN
                 )
                 continue
             refused[each.name] = version

@@ -20,8 +20,11 @@ Step = memcached.Step
 
 COLLECTING = (Step.FLOOR, Step.MARK, Step.UNLIST, Step.REMOVE, Step.STRIKE)
 #: Behind these, and behind a floor, a reader takes a snapshot.
-OF_EPOCHS = (Step.EPOCH, Step.REPLACE, Step.SWEEP)
-STEPS = (Step.GIVE_UP, Step.VOID, Step.FENCE, Step.STABLE, *OF_EPOCHS, *COLLECTING)
+OF_EPOCHS = (Step.LIST, Step.EPOCH, Step.REPLACE, Step.SWEEP, Step.DELIST)
+STEPS = (
+    *(Step.GIVE_UP, Step.VOID, Step.FENCE, Step.STABLE),
+    *(*OF_EPOCHS, *COLLECTING, Step.BAR),
+)
 
 _Job = Callable[[contract.Synchronizer], object]
 
@@ -96,8 +99,11 @@ class TestKeepers(step_case.SlowClients, memcached_case.MemcachedCase):
             self.die(Step.RECORD, lambda client: client.write([update]))
         elif step is Step.EPOCH:
             self.server.flush_all()
-        elif step in (Step.REPLACE, Step.SWEEP):
+        elif step in OF_EPOCHS:
             return lambda client: client.reset()
+        elif step is Step.BAR:
+            self.die(Step.REPLACE, lambda client: client.reset())
+            return lambda client: client.collect(3600.0)
         elif step in COLLECTING:
             self.drop(self.writer, standing)
             return self._collect
