@@ -280,7 +280,7 @@ class Rounds:
             round_.ended("last slots")
             fallbacks = lines.left_memory()
             ends = round_.ends(work, watched)
-            usage = round_.usage_history(watched)
+            usage = round_.usage_through_time(watched)
             round_.empty(watched, work)
             round_.ended("emptying")
         failures = [*injector.failures, *work.errors, *watched.failures]
@@ -976,11 +976,11 @@ class _Round:
         settled = watched.settled()
         return [settled[name][0] - asked for name, asked in work.asked.items() if name in settled]
 
-    def usage_history(self, watched: ledger.Ledger) -> usage_history.UsageHistory | None:
+    def usage_through_time(self, watched: ledger.Ledger) -> usage_history.UsageHistory | None:
         """Return what was allocated at every moment; None, which is told, if nobody knows."""
         reader = snapshot_module.Reader(self._stack.settings)
         try:
-            return reader.usage_history()
+            return reader.usage()
         except (pymysql.MySQLError, OSError, usage_history.IncompleteError) as error:
             self.notes.append(f"what was allocated between samples is not known: {error}")
             watched.note([audit.Finding(BROKEN_RUN, "usage", self.notes[-1])], time.monotonic())

@@ -285,7 +285,7 @@ class Reader:
         """Return the servers that were asked for, as :func:`requested`."""
         return self._within(requested)
 
-    def usage_history(self) -> usage_history.UsageHistory:
+    def usage(self) -> usage_history.UsageHistory:
         """Return what was allocated at every moment, as :func:`.usage_history.read`."""
         return self._within(usage_history.read)
 
