@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from tests.chaos import backends, links, own_path, plan
+from tests.chaos import backends, links, own_path, plan, usage_history
 from tools.stack import cloud as stack_cloud
-from tools.stack import configuration
+from tools.stack import configuration, database
 from tools.stack import settings as stack_settings
 from tools.stack import stack as stack_module
 
@@ -117,6 +117,7 @@ def running(
         if shape.wait_seconds:
             _let_wait(stack, shape.wait_seconds)
         stack.wait_heartbeats("nova-scheduler")
+        usage_history.begin(lambda statement: database.query(settings, statement))
         yield Deployment(shape, stack, backend, cuts)
 
 

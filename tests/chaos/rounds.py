@@ -14,7 +14,7 @@ import numpy as np
 import pymysql
 from keystoneauth1 import exceptions as keystone_exceptions
 
-from tests.chaos import audit, clients, deployment, injection, ledger, plan
+from tests.chaos import audit, clients, deployment, injection, ledger, plan, usage_history
 from tests.chaos import snapshot as snapshot_module
 from tests.chaos.logs import decision_lines, novas_own, withdrawals
 from tests.faults import trial as faults_trial
@@ -87,6 +87,8 @@ class Outcome:
         finding, see :mod:`.grants`
     :param room_throughout: servers refused while all of their request had room in every sample of
         its time and for 12 s behind it, each on its host; None: nobody looked
+    :param room_at_every_moment: of these, those that had it between the samples, too, see
+        :mod:`.usage_history`; None: nobody looked
     :param lost: what is stuck where Nova itself loses requests, see
         :meth:`.plan.Fault.loses_in_stock`; no finding
     :param left_by_nova: build requests and allocations of moves that Nova itself left, proved by
@@ -136,6 +138,7 @@ class Outcome:
     phases: Mapping[str, float] = attrs.field(factory=dict)
     revision: str = ""
     room_throughout: int | None = None
+    room_at_every_moment: int | None = None
 
     def subjects(self, *kinds: str) -> int:
         """Return how many hosts, groups or servers findings of some kinds are about."""
@@ -277,6 +280,7 @@ class Rounds:
             round_.ended("last slots")
             fallbacks = lines.left_memory()
             ends = round_.ends(work, watched)
+            usage = round_.usage_through_time(watched)
             round_.empty(watched, work)
             round_.ended("emptying")
         failures = [*injector.failures, *work.errors, *watched.failures]
@@ -285,6 +289,7 @@ class Rounds:
         broken = [audit.Finding(BROKEN_RUN, told, told) for told in failures]
         watched.note([*broken, *ended_by_themselves(injector.ended, faults)], time.monotonic())
         answers = round_.answers(work, watched)
+        refused = round_.refused_with_room(work, watched, ends, usage)
         calls = work.calls.seconds()
         latest = watched.latest
         told = Told(
@@ -310,7 +315,8 @@ class Rounds:
             calls=work.calls.answers(),
             most_active=watched.most_active,
             active_at_end=active_at_end,
-            room_throughout=round_.room_throughout(work, watched, ends),
+            room_throughout=len(refused),
+            room_at_every_moment=None if usage is None else sum(refused.values()),
             lost=tuple(f"{uuid}: {told}" for uuid, told in sorted(round_.lost.items())),
             findings=tuple(map(_told_of, found)),
             withdrawn=tuple(map(_told_of, watched.withdrawn())),
@@ -970,24 +976,47 @@ class _Round:
         settled = watched.settled()
         return [settled[name][0] - asked for name, asked in work.asked.items() if name in settled]
 
-    def room_throughout(
-        self, work: clients.Workload, watched: ledger.Ledger, ends: Mapping[str, str]
-    ) -> int:
-        """Return how many were refused although their request had room all the time."""
+    def usage_through_time(self, watched: ledger.Ledger) -> usage_history.UsageHistory | None:
+        """Return what was allocated at every moment; None, which is told, if nobody knows."""
+        reader = snapshot_module.Reader(self._stack.settings)
+        try:
+            return reader.usage()
+        except (pymysql.MySQLError, OSError, usage_history.IncompleteError) as error:
+            self.notes.append(f"what was allocated between samples is not known: {error}")
+            watched.note([audit.Finding(BROKEN_RUN, "usage", self.notes[-1])], time.monotonic())
+            return None
+        finally:
+            reader.close()
+
+    def refused_with_room(
+        self,
+        work: clients.Workload,
+        watched: ledger.Ledger,
+        ends: Mapping[str, str],
+        usage: usage_history.UsageHistory | None,
+    ) -> dict[str, bool]:
+        """Return who was refused though all of its request had room in every sample, by name.
+
+        And of each whether it had room at every moment between them, too.
+        """
         settled = watched.settled()
-        count = 0
+        found: dict[str, bool] = {}
         for name, asked in work.asked.items():
             if name in work.grouped or ends.get(name) != "no valid host" or name not in settled:
                 continue
             at, _ = settled[name]
             free = watched.always_free(asked, at + _CLAIMED_SECONDS)
-            if free is not None and free >= work.together[name]:
-                self.say(
-                    f"{name}, asked for at {asked - watched.began:.1f} s, found no valid host "
-                    f"{at - asked:.1f} s later, and {free} slots were free throughout"
-                )
-                count += 1
-        return count
+            if free is None or free < work.together[name]:
+                continue
+            epoch = watched.clock_ahead_seconds - watched.began
+            least = usage.least_free(epoch + asked, epoch + at + _CLAIMED_SECONDS) if usage else {}
+            found[name] = sum(least.values()) >= work.together[name]
+            self.say(
+                f"{name}, asked for at {asked - watched.began:.1f} s, found no valid host "
+                f"{at - asked:.1f} s later, and {free} slots were free in every sample, "
+                f"{sum(least.values())} at every moment"
+            )
+        return found
 
 
 def missing_services(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import attrs
 import pymysql
 
+from tests.chaos import usage_history
 from tools.stack import settings as stack_settings
 
 Rows = Iterable[Sequence[Any]]
@@ -283,6 +284,10 @@ class Reader:
     def requested(self) -> set[str]:
         """Return the servers that were asked for, as :func:`requested`."""
         return self._within(requested)
+
+    def usage(self) -> usage_history.UsageHistory:
+        """Return what was allocated at every moment, as :func:`.usage_history.read`."""
+        return self._within(usage_history.read)
 
     def _within(self, work: Callable[[Execute], _Found]) -> _Found:
         try:

@@ -39,7 +39,8 @@ _HEADINGS = (
     "stuck as in stock",
     "left by Nova itself, as in stock",
     "failed otherwise than for want of room",
-    "no valid host, of these with room throughout, where that was looked at",
+    "no valid host, of these with room in every sample, where that was looked at",
+    "the same at every moment",
     "quiet, from memory after",
     "answer p99, longest",
     "call p99, longest",
@@ -132,6 +133,7 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         str(sum(len(outcome.left_by_nova) for outcome in outcomes)),
         _counted(_failures(outcomes)),
         _refused(outcomes),
+        _refused_always(outcomes),
         f"{_most(each.quiet_seconds for each in outcomes)}, "
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),
         _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
@@ -189,6 +191,14 @@ def _refused(outcomes: Iterable[rounds.Outcome]) -> str:
     """Say how many found no host, and how many of them had room, of the rounds that looked."""
     told = [outcome for outcome in outcomes if outcome.room_throughout is not None]
     known = sum(outcome.room_throughout or 0 for outcome in told)
+    refused = sum(outcome.ends.get("no valid host", 0) for outcome in told)
+    return f"{refused}, {known}" if told else "n/a"
+
+
+def _refused_always(outcomes: Iterable[rounds.Outcome]) -> str:
+    """The same of the rounds that looked between samples, too."""
+    told = [outcome for outcome in outcomes if outcome.room_at_every_moment is not None]
+    known = sum(outcome.room_at_every_moment or 0 for outcome in told)
     refused = sum(outcome.ends.get("no valid host", 0) for outcome in told)
     return f"{refused}, {known}" if told else "n/a"
 
