@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import connection as mp_connection
@@ -27,7 +28,7 @@ from nova_nodb_scheduler.scheduling.namespaces import known_namespaces
 from nova_nodb_scheduler.scheduling.pipeline import placing
 from nova_nodb_scheduler.simulator.scenario import backend_choice
 from nova_nodb_scheduler.synchronizer import contract
-from nova_nodb_scheduler.synchronizer.drivers.memcached import connection
+from nova_nodb_scheduler.synchronizer.drivers.memcached import connection, layout
 from nova_nodb_scheduler.synchronizer.drivers.support import record_names
 from nova_nodb_scheduler.wire import codec
 from tests.engine_faults import scheduler, steps, truth, witnesses
@@ -343,6 +344,13 @@ class _Child:
         self._client.reset()
         self._client.head()
         time.sleep(0.2)
+
+    def _half_begun(self) -> None:
+        """Leave what who dies as a memcached's next epoch begins leaves, and collect."""
+        epochs = self._client._epochs
+        base = epochs.current().revision_base + 1_000_000
+        epochs._leftovers.enter(layout.Epoch(epochs._prefix, str(uuid.uuid4()), base))
+        self._client.collect(0.0)
 
     def _bury(self) -> None:
         """Leave a tombstone, and collect those that are old enough by now."""

@@ -6,7 +6,8 @@ eviction, a lost log entry, a restored backup, a fault of ours. A sweep reads
 everything page by page and compares revisions. A page is older than the moment
 it is looked at, so what differs is only a suspicion: the record is read again
 (linearizable), and counts only if its version is not younger than the cursor,
-for up to there the feed owed it.
+for up to there the feed owed it. Of one that was deleted and collected nobody knows
+the version; the feed owed it unless it lost count of changes behind the cursor.
 """
 
 from __future__ import annotations
@@ -173,6 +174,16 @@ class AntiEntropy:
         if self._synchronizer.head().epoch != self._cursor.epoch:
             raise contract.SnapshotInterrupted
         view = self._store.snapshot()
+        collected = any(
+            key not in current and view.namespace(key.namespace).get(key.key) is not None
+            for key in suspects
+        )
+        if collected and isinstance(
+            self._synchronizer.fetch(self._cursor, 1), records.ResyncNeeded
+        ):
+            # A deletion that was collected tells no version: the feed, which is behind, did not
+            # owe all of those, and says itself that it owes a snapshot.
+            raise contract.SnapshotInterrupted
         repairs: list[records.Record] = []
         for key in suspects:
             stored = view.namespace(key.namespace).get(key.key)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sweep finds what the feed failed to bring, repairs it, and cries no wolf."""
 
+import attrs
 import testtools
 
 from nova_nodb_scheduler.model import records
@@ -101,6 +102,33 @@ class TestAntiEntropy(testtools.TestCase):
         self.world.put("k2", 22)
         self.replica.catch_up()
         self.assertEqual(22, self.replica.pools()["k2"])
+
+    def test_a_deletion_collected_while_the_reader_stood_still_is_no_finding(self):
+        driver = self.replica.driver
+        snapshot, read = driver.snapshot, driver.read
+
+        def pages():
+            found = list(snapshot().pages)
+            self.world.put("new", 5)
+            yield from found
+
+        def read_late(keys):
+            # It stood still since its last fetch, which brought what the pages lack.
+            driver.read = read
+            self.world.delete("new")
+            self.world.clock.pass_seconds(10)
+            self.world.hub.collect(keep_seconds=1)
+            return read(keys)
+
+        def snapshot_once(namespaces=None):
+            driver.snapshot, driver.read = snapshot, read_late
+            return attrs.evolve(snapshot(namespaces), pages=pages())
+
+        driver.snapshot = snapshot_once
+        self._sweep()
+        self._expect()
+        self.assertNotIn("new", self.replica.pools())
+        self.assertEqual(1, sum(self.replica.status.resyncs.values()))
 
     def test_writes_during_a_sweep_are_no_findings(self):
         for number in range(2500):
