@@ -13,9 +13,9 @@ rest before it claims, for what Nova's own functions make of the request:
 A server that is kept from a host which would do is worse than a trait that is seen late, so what
 cannot be told for certain is let pass:
 
-* Nova's filters add to a request in the scheduler alone, and a conductor runs them again, by its
-  own options. One that fails here is left out, as where a conductor of a cell may not read the
-  API's database; and so are those that ask Neutron or every cell.
+* Nova's filters add to a request in the scheduler alone. A conductor runs those by which operators
+  shut hosts out again, by its own options, and no others. One that fails here is left out, as
+  where a conductor of a cell may not read the API's database.
 * Nova claims for a build by a request that was made anew, without what an image requires and
   what ports and devices ask for. The one that the build came with is taken instead. Where that
   has not all groups that the alternate was chosen by, as for the further servers of one request,
@@ -45,9 +45,15 @@ from nova_nodb_scheduler.nova_adapter.placement.mirror import placement_reader
 
 LOG = logging.getLogger(__name__)
 
-#: Nova's filters that ask Neutron, and one that asks the databases of all cells.
-_ASKING_OTHERS = frozenset(
-    ("owner_nova_filter", "remote_managed_ports_filter", "routed_networks_filter")
+#: Nova's filters by which operators shut hosts out. Others ask for what a host can do: a
+#: conductor of another release than the schedulers would ask for what no host says yet.
+_SHUTTING_OUT = frozenset(
+    (
+        "compute_status_filter",
+        "isolate_aggregates",
+        "map_az_to_placement_aggregate",
+        "require_tenant_aggregate",
+    )
 )
 #: The one that goes by what all groups of a request require.
 _ISOLATING = "isolate_aggregates"
@@ -193,7 +199,7 @@ def _filter(move: outside_claims.OutsideMove, spec: Any) -> None:
     is_whole = move.mappings.keys() <= {"", *known}
     for each in request_filter.ALL_REQUEST_FILTERS:
         name = each.__name__
-        if name in _ASKING_OTHERS or (name == _ISOLATING and not is_whole):
+        if name not in _SHUTTING_OUT or (name == _ISOLATING and not is_whole):
             continue
         try:
             each(move.context, spec)

@@ -61,6 +61,7 @@ class ConsumerPresence:
 
     :param cell: of its instance or migration
     :param host: of its instance; empty where it has none
+    :param node: the same of its compute node, by name
     :param builds: an instance without a host that is to get one
     :param moves: an instance with a task, which may be a move
     :param evacuated_from: hosts that an instance was evacuated from, and whose nova-compute did
@@ -71,6 +72,7 @@ class ConsumerPresence:
     where: ConsumerPlace
     cell: str = ""
     host: str = ""
+    node: str = ""
     builds: bool = False
     moves: bool = False
     evacuated_from: frozenset[str] = frozenset()
@@ -110,7 +112,7 @@ def _find(consumers: list[str], known_cells: frozenset[str]) -> dict[str, Consum
         for uuid, presence in _migrations(context, cell, consumers).items():
             found.setdefault(uuid, presence)
         for uuid, hosts in _evacuations(context, consumers).items():
-            if found[uuid].cell == cell:
+            if uuid in found and found[uuid].cell == cell:
                 found[uuid] = attrs.evolve(found[uuid], evacuated_from=hosts)
     doubts = _doubts(api, consumers, cells, rows)
     for uuid in consumers:
@@ -130,7 +132,9 @@ def _build_requests(context: Any, consumers: list[str]) -> list[str]:
 
 
 def _instances(context: Any, consumers: list[str]) -> list[nova_tables.Row]:
-    columns = (_INSTANCE.c[name] for name in ("uuid", "host", "vm_state", "task_state", "deleted"))
+    columns = (
+        _INSTANCE.c[name] for name in ("uuid", "host", "node", "vm_state", "task_state", "deleted")
+    )
     # The deleted ones too: they tell that their cell is not behind.
     statement = sa.select(*columns).where(_INSTANCE.c.uuid.in_(consumers))
     found: list[nova_tables.Row] = nova_tables.select_main(context, statement)
@@ -151,7 +155,8 @@ def _of_instance(
     if before is not None and before.where is ConsumerPlace.INSTANCE and cell == CELL0:
         return before
     moves = bool(host) and row["task_state"] is not None
-    return ConsumerPresence(ConsumerPlace.INSTANCE, cell, host, builds, moves)
+    node = str(row["node"] or "")
+    return ConsumerPresence(ConsumerPlace.INSTANCE, cell, host, node, builds, moves)
 
 
 def _migrations(context: Any, cell: str, consumers: list[str]) -> dict[str, ConsumerPresence]:
@@ -182,7 +187,7 @@ def _evacuations(context: Any, consumers: list[str]) -> dict[str, frozenset[str]
     statement = sa.select(columns.instance_uuid, columns.source_compute).where(
         columns.deleted == 0,
         columns.migration_type == fields.MigrationType.EVACUATION,
-        columns.status.in_(("accepted", "done")),
+        columns.status.in_(("accepted", "pre-migrating", "done")),
         columns.instance_uuid.in_(consumers),
     )
     found: dict[str, frozenset[str]] = {}

@@ -114,7 +114,8 @@ def is_suspicious(snapshot: snapshot_module.Snapshot, consumer: str, node: str) 
     """
     if not is_known(snapshot, consumer):
         return True
-    place = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).indexed(node, "cell_host")
+    own = snapshot.namespace(known_namespaces.COMPUTE_NODES.name)
+    place = own.indexed(node, "cell_host")
     if place is None or snapshot.namespace(known_namespaces.MIGRATIONS.name).lookup(
         "instance", consumer
     ):
@@ -122,13 +123,13 @@ def is_suspicious(snapshot: snapshot_module.Snapshot, consumer: str, node: str) 
     instances = snapshot.namespace(known_namespaces.INSTANCES.name)
     keys = [nova_tables.cell_key(consumer, cell) for cell in instances.vocabulary("cell").texts()]
     places = {instances.indexed(key, "cell_host") for key in keys} - {None}
-    return (
-        bool(places)
-        and place not in places
-        and not any(
-            found.state["row"].get("task_state") for key in keys if (found := instances.get(key))
-        )
-    )
+    state = own.state(node)
+    if not places or place in places or state is None:
+        return False
+    name = state["row"]["hypervisor_hostname"]
+    rows = [found.state["row"] for key in keys if (found := instances.get(key))]
+    # A bare metal node goes from host to host without its server's row.
+    return not any(row.get("task_state") or row.get("node") == name for row in rows)
 
 
 def cells_of_hosts(snapshot: snapshot_module.Snapshot) -> frozenset[str]:
@@ -357,15 +358,42 @@ def _is_served(
 
     :param on: hosts on which an allocation counts; those that are no compute nodes tell nothing
     """
-    here = {(found.cell, host) for host in (found.host, *found.evacuated_from)}
     if judged.wrote:
-        return all(_place(snapshot, each.host) in here for each in judged.wrote)
-    places = {_place(snapshot, each) for each in judged.amounts.keys() & set(on)} - {None}
-    if places:
-        return here >= places
-    return any(_place(snapshot, each) in here for each in judged.amounts)
+        return all(_is_on(snapshot, each.host, found) for each in judged.wrote)
+    nodes = [each for each in judged.amounts.keys() & set(on) if _place(snapshot, each)]
+    if nodes:
+        return all(_is_on(snapshot, each, found) for each in nodes)
+    return any(_is_on(snapshot, each, found) for each in judged.amounts)
 
 
-def _place(snapshot: snapshot_module.Snapshot, node: str) -> tuple[str, str] | None:
+def _is_on(
+    snapshot: snapshot_module.Snapshot, node: str, found: consumer_presence.ConsumerPresence
+) -> bool:
+    """Say whether a compute node is a server's, or of a host that it was evacuated from.
+
+    By its name, too: a bare metal node goes from host to host without its server's row.
+    """
+    place = _place(snapshot, node)
+    if place is None or place.cell != found.cell:
+        return False
+    return place.host in (found.host, *found.evacuated_from) or place.node == found.node
+
+
+@attrs.frozen
+class _Place:
+    """Where a compute node is.
+
+    :param node: its name
+    """
+
+    cell: str
+    host: str
+    node: str
+
+
+def _place(snapshot: snapshot_module.Snapshot, node: str) -> _Place | None:
     state = snapshot.namespace(known_namespaces.COMPUTE_NODES.name).state(node)
-    return None if state is None else (str(state["cell"]), str(state["row"]["host"]))
+    if state is None:
+        return None
+    row = state["row"]
+    return _Place(str(state["cell"]), str(row["host"]), str(row["hypervisor_hostname"]))

@@ -15,6 +15,7 @@ from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception, objects
 from nova.conductor.tasks import migrate
+from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 from oslo_db import exception as db_exception
 
@@ -214,6 +215,16 @@ class AlternatesTest(AlternatesCase):
         request = self.chosen(extra_specs={f"trait:{MAINTAINED}": "forbidden"})
         self.traits(self.other, LICENSED, MAINTAINED)
         self.refused(*request)
+
+    def test_what_a_conductor_of_a_newer_release_asks_of_hosts_rules_nothing_out(self) -> None:
+        def requires_what_no_host_says_yet(context: Any, spec: Any) -> bool:
+            spec.root_required.add("CUSTOM_NEWER")
+            return True
+
+        chosen = self.chosen()
+        newer = [*request_filter.ALL_REQUEST_FILTERS, requires_what_no_host_says_yet]
+        with mock.patch.object(request_filter, "ALL_REQUEST_FILTERS", newer):
+            self.assertTrue(self.rebuilt(*chosen))
 
     def test_so_does_one_that_a_flavor_requires_and_that_went(self) -> None:
         request = self.chosen(extra_specs={f"trait:{LICENSED}": "required"})

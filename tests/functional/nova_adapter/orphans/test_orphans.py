@@ -206,6 +206,7 @@ class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
                 consumer_presence._INSTANCE.insert().values(
                     uuid=consumer,
                     host=host,
+                    node=more.get("node"),
                     vm_state=more.get("vm_state", "active"),
                     task_state=more.get("task_state"),
                     deleted=0,
@@ -225,12 +226,12 @@ class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
         self.shown(consumer, **more)
         return consumer
 
-    def evacuated(self, *, confirmed: bool) -> str:
+    def evacuated(self, *, confirmed: bool, status: str = "done") -> str:
         """Have a server be evacuated from h1, to which its last claim is, to a host beside it."""
         consumer = self.doubled(confirmed=confirmed, cell=cloud.CELL1, host="beside")
         self.migration(
             cloud.CELL1,
-            "done",
+            status,
             instance_uuid=consumer,
             migration_type="evacuation",
             source_compute="h1",
@@ -249,7 +250,7 @@ class OrphansCase(test_memory_decisions.MemoryDecisionsCase):
             "row": {
                 "uuid": consumer,
                 "host": host,
-                "node": f"node-{host}",
+                "node": more.get("node", f"node-{host}"),
                 "vm_state": "active",
                 "task_state": more.get("task_state"),
                 "project_id": "p",
@@ -596,11 +597,19 @@ class NeverDeletedTest(OrphansCase):
         self.assertEqual({}, self.kinds())
 
     def test_what_an_evacuation_leaves_is_its_hosts_own_nova_computes_to_end(self):
-        for confirmed in (False, True):
-            consumer = self.evacuated(confirmed=confirmed)
+        for confirmed, status in ((True, "done"), (False, "pre-migrating")):
+            consumer = self.evacuated(confirmed=confirmed, status=status)
             self.turns()
             self.assertTrue(self.is_allocated(consumer))
             self.assertEqual({}, self.kinds())
+
+    def test_a_bare_metal_node_that_went_to_another_host_is_still_its_servers(self):
+        """Nova changes the node's host alone, and not the server's."""
+        for confirmed in (False, True):
+            consumer = self.died("h1", confirmed=confirmed)
+            self.shown(consumer, cloud.CELL1, "before", node="node-h1")
+            self.stays(consumer)
+        self.assertEqual({}, self.kinds())
 
     def test_a_migration_under_way_keeps_its_allocation(self):
         for column in ("uuid", "instance_uuid"):
