@@ -286,10 +286,10 @@ class Epochs(epoch_memory.EpochKeeper):
                 [connection_module.store(b"add", key, value) for key, value in items]
             )
         except errors.BackendUnavailable:
-            # In a full server it would stand in everybody's way until it is collected.
+            # In a full server it would stand in everybody's way until it is collected. It stays
+            # on the list: what was not answered may arrive yet.
             with contextlib.suppress(errors.BackendUnavailable):
                 self._leftovers.delete([key for key, _value in items])
-                self._leftovers.strike(epoch)
             raise
         return epoch
 

@@ -15,6 +15,9 @@ anew, and if that succeeds, no token from before is good.
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -23,12 +26,16 @@ from nova_nodb_scheduler.synchronizer.drivers.memcached import connection as con
 from nova_nodb_scheduler.synchronizer.drivers.memcached import layout, steps
 from nova_nodb_scheduler.synchronizer.drivers.support import batches
 
+LOG = logging.getLogger(__name__)
+
 #: Keys removed in one collection, and as many more as stand on a page of the index.
 SWEEP_LIMIT = 5000
 #: What a sweep reads of the index at once.
 PAGES_PER_READ = 16
-#: The list is rewritten by compare-and-set, seldom by several at once.
+#: The list is rewritten by compare-and-set: by all at once where an epoch broke.
 ATTEMPTS = 20
+#: Between two attempts at most, and as much longer with each.
+PAUSE_SECONDS = 0.002
 
 
 @attrs.define(eq=False)
@@ -47,7 +54,7 @@ class Leftovers:
     def enter(self, *epochs: layout.Epoch) -> None:
         """Put epochs on the list: before the first key of one is laid down, or one ends.
 
-        :raises BackendUnavailable: they may or may not stand there
+        :raises BackendUnavailable: the server did not answer
         """
         entered = {epoch.name: epoch.revision_base for epoch in epochs}
         self._edit(steps.Step.LIST, lambda listed: {**listed, **entered})
@@ -106,14 +113,21 @@ class Leftovers:
         self._connection.send_all([b"delete %s\r\n" % key for key in keys])
 
     def strike(self, epoch: layout.Epoch) -> None:
-        """Take an epoch off the list."""
+        """Take an epoch off the list; where that fails it is swept again.
+
+        :raises BackendUnavailable: the server did not answer
+        """
         self._edit(
             steps.Step.DELIST,
             lambda listed: {name: base for name, base in listed.items() if name != epoch.name},
         )
 
     def _edit(self, step: steps.Step, change: Callable[[dict[str, int]], dict[str, int]]) -> None:
-        for _ in range(ATTEMPTS):
+        """Rewrite the list, as far as the server has room for it and others let it.
+
+        Epochs must begin and end without it, too: what is not listed is not swept, no more.
+        """
+        for attempt in range(ATTEMPTS):
             value, token = self._connection.gets([self.list_key]).get(self.list_key, (b"", None))
             listed = layout.decode_epochs(value)
             changed = change(listed)
@@ -126,6 +140,16 @@ class Leftovers:
                 layout.encode_epochs(changed),
                 token=token,
             )
-            if self._connection.send_all([command]) == (b"STORED",):
+            replies = self._connection.send([command])
+            if replies.failure:
+                raise self._connection.unavailable(replies.failure)
+            [line] = replies.lines
+            if line == b"STORED":
                 return
-        raise self._connection.unavailable("its list of epochs changes all the time")
+            if b"ERROR" in line:
+                why = line.decode(errors="replace")
+                break
+            time.sleep(random.uniform(0.0, PAUSE_SECONDS * (attempt + 1)))
+        else:
+            why = "it changes all the time"
+        LOG.info("The list of memcached's epochs stays as it is: %(why)s", {"why": why})

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from nova_nodb_scheduler import errors
 from nova_nodb_scheduler.model import records
 from nova_nodb_scheduler.synchronizer.drivers import memcached
 from nova_nodb_scheduler.synchronizer.drivers.memcached import connection, layout, leftovers
@@ -240,6 +242,55 @@ class TestLeftovers(memcached_case.MemcachedCase):
                 answer += operator.recv(65536)
         lines = answer.decode().splitlines()[:-1]
         return [line.split()[0].removeprefix("key=").replace("%3A", ":") for line in lines]
+
+
+class TestInAFullServer(memcached_case.MemcachedCase):
+    """Epochs begin, and are swept, where the list of them finds no room."""
+
+    options = ("-m", "8", "-M")
+
+    def test_an_epoch_begins_and_another_in_its_place(self) -> None:
+        client = self.client()
+        self._fill_past_full(client)
+        before = client.head().epoch
+        client.reset()
+        after = client.head().epoch
+        self.assertNotEqual(before, after)
+        self._fill_past_full(client)
+        epoch = layout.Epoch.decode(b"nodb", self.raw().get(b"nodb:epoch"))
+        self.raw().delete(epoch.sequence_key, noreply=False)
+        self.assertNotEqual(after, client.head().epoch)
+
+    def test_what_two_left_fails_no_collection(self) -> None:
+        client = self.client()
+        for _ in range(2):
+            self.die(Step.SWEEP, lambda other: other.reset())
+        self._fill_past_full(client)
+        for _ in range(3):
+            client.collect(3600.0)
+
+    def _fill_past_full(self, client: memcached.MemcachedSynchronizer) -> None:
+        """Write and rewrite records of all sizes until none finds room any more."""
+        rng = random.Random(1)
+        revisions: dict[records.RecordKey, int] = {}
+        refused = 0
+        for number in itertools.count():
+            key = contract_case.key(f"compute-{number:06}.rack-12.region-one.example.org")
+            if revisions and number % 3 == 0:
+                key = rng.choice(list(revisions))
+            payload = bytes(rng.choice((100, 500, 1000, 3000)))
+            try:
+                [result] = client.write([records.Write(key, revisions.get(key, 0), payload)])
+            except errors.BackendUnavailable:
+                refused += 1
+                if refused == 15:
+                    return
+                continue
+            refused = 0
+            if result.won and result.record is not None:
+                revisions[key] = result.record.revision
+            else:
+                revisions.pop(key, None)
 
 
 def _why(line: str) -> str:
