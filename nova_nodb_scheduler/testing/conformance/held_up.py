@@ -64,9 +64,9 @@ class HeldUp(threading.Thread):
 def steps_of(client: contract.Synchronizer, job: Callable[[], object]) -> list[str]:
     """Return the steps that a job passes, each once, in their order."""
     passed: list[str] = []
-    client.on_step = passed.append
+    before, client.on_step = client.on_step, passed.append
     job()
-    del client.on_step
+    client.on_step = before
     return list(dict.fromkeys(passed))
 
 

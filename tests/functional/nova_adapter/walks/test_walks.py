@@ -77,7 +77,7 @@ CLAIM = frozenset(
     )
 )
 
-MOST_HOPS, MOST_REQUEST_MODULES = 25, 16
+MOST_HOPS, MOST_REQUEST_MODULES = 25, 17
 MOST_CLAIM_MODULES = 8
 
 SELECT = traces.Function("nova_adapter.manager", "SchedulerManager.select_destinations")
