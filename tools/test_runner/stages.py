@@ -156,6 +156,15 @@ STAGES = (
         workers=0.5,
     ),
     Stage(
+        "instruments",
+        When.CI,
+        300,
+        "tests/functional/chaos: what the judge of random faults sees between its samples",
+        work.Tests("functional/chaos", again=True),
+        share=_SIXTH,
+        workers=0.5,
+    ),
+    Stage(
         "alerts",
         When.CI,
         900,

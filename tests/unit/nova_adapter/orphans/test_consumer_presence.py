@@ -8,10 +8,10 @@ import testtools
 from nova_nodb_scheduler.nova_adapter.orphans import consumer_presence
 
 CELL0, CELL1, CELL2 = consumer_presence.CELL0, "cell1", "cell2"
-BURIED = (CELL0, {"host": None, "vm_state": "error"})
-BUILT = (CELL1, {"host": None, "vm_state": "building"})
-SERVED = (CELL1, {"host": "h1", "vm_state": "active"})
-HIDDEN = (CELL2, {"host": None, "vm_state": "resized"})
+BURIED = (CELL0, {"host": None, "node": None, "vm_state": "error", "task_state": None})
+BUILT = (CELL1, {"host": None, "node": None, "vm_state": "building", "task_state": None})
+SERVED = (CELL1, {"host": "h1", "node": None, "vm_state": "active", "task_state": None})
+HIDDEN = (CELL2, {"host": None, "node": None, "vm_state": "resized", "task_state": None})
 
 
 class PresenceTest(testtools.TestCase):
