@@ -118,11 +118,9 @@ class OrphanAudit:
         self._schedulers = self._unread[known_namespaces.SCHEDULERS.name].union(
             name for name, _ in self._living(known_namespaces.SCHEDULERS.name)
         )
-        self._conductors: dict[str, list[lapsed_claims.LivingConductor]] = {}
-        for _, beat in self._living(known_namespaces.REPORTERS.name):
-            if beat.get("binary") == lapsed_claims.CONDUCTOR:
-                living = self._conductors.setdefault(str(beat.get("host")), [])
-                living.append(lapsed_claims.LivingConductor.from_beat(beat))
+        self._conductors = lapsed_claims.conductors_of(
+            beat for _, beat in self._living(known_namespaces.REPORTERS.name)
+        )
         self._suspects = orphan_verdicts.find_suspects(self._snapshot)
         #: Of Placement: what did not tell who stands where.
         self._unasked: list[str] = []

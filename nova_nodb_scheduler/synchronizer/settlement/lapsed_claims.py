@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -51,6 +51,18 @@ class LivingConductor:
         """Say whether it may have taken a claim: by its name, and had it begun by its end."""
         ended = held.deadline_seconds
         return self.claims_as in ("", held.writer) and (ended is None or self.since <= ended)
+
+
+def conductors_of(beats: Iterable[Mapping[str, Any]]) -> dict[str, list[LivingConductor]]:
+    """Return the conductors among reporters that live, by host.
+
+    :param beats: of reporters, those that live
+    """
+    found: dict[str, list[LivingConductor]] = {}
+    for beat in beats:
+        if beat.get("binary") == CONDUCTOR:
+            found.setdefault(str(beat.get("host")), []).append(LivingConductor.from_beat(beat))
+    return found
 
 
 def writer_is_gone(
@@ -128,13 +140,10 @@ class ClaimWriters:
         schedulers = self._schedulers.alive(now, self._silent_seconds)
         reporters = self._reporters.alive(now, self._silent_seconds)
         self._living_schedulers = schedulers | {self._own}
-        self._living_conductors = {}
         view = self._store.snapshot().namespace(known_namespaces.REPORTERS.name)
-        for name in reporters:
-            found = view.get(name)
-            if found is not None and found.state.get("binary") == CONDUCTOR:
-                living = self._living_conductors.setdefault(str(found.state.get("host")), [])
-                living.append(LivingConductor.from_beat(found.state))
+        self._living_conductors = conductors_of(
+            found.state for name in reporters if (found := view.get(name)) is not None
+        )
 
     def gone(self, held: model.HeldClaim) -> bool:
         """Say whether a claim's writer does not live any more."""

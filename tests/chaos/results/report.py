@@ -3,7 +3,7 @@
 
 import collections
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 from rich import table as rich_table
@@ -132,8 +132,8 @@ def _cells(outcomes: Sequence[rounds.Outcome]) -> tuple[str, ...]:
         str(sum(len(outcome.lost) for outcome in outcomes)),
         str(sum(len(outcome.left_by_nova) for outcome in outcomes)),
         _counted(_failures(outcomes)),
-        _refused(outcomes),
-        _refused_always(outcomes),
+        _refused(outcomes, lambda outcome: outcome.room_throughout),
+        _refused(outcomes, lambda outcome: outcome.room_at_every_moment),
         f"{_most(each.quiet_seconds for each in outcomes)}, "
         + _most(each.memory_seconds for each in outcomes if first.control_plane != "stock"),
         _times((each.answer_p99_seconds, each.answer_longest_seconds) for each in outcomes),
@@ -187,20 +187,16 @@ def _other_findings(outcomes: Iterable[rounds.Outcome]) -> collections.Counter[s
     return counts
 
 
-def _refused(outcomes: Iterable[rounds.Outcome]) -> str:
-    """Say how many found no host, and how many of them had room, of the rounds that looked."""
-    told = [outcome for outcome in outcomes if outcome.room_throughout is not None]
-    known = sum(outcome.room_throughout or 0 for outcome in told)
-    refused = sum(outcome.ends.get("no valid host", 0) for outcome in told)
-    return f"{refused}, {known}" if told else "n/a"
+def _refused(
+    outcomes: Iterable[rounds.Outcome], counted: Callable[[rounds.Outcome], int | None]
+) -> str:
+    """Say how many found no host, and how many of them had room, of the rounds that looked.
 
-
-def _refused_always(outcomes: Iterable[rounds.Outcome]) -> str:
-    """The same of the rounds that looked between samples, too."""
-    told = [outcome for outcome in outcomes if outcome.room_at_every_moment is not None]
-    known = sum(outcome.room_at_every_moment or 0 for outcome in told)
-    refused = sum(outcome.ends.get("no valid host", 0) for outcome in told)
-    return f"{refused}, {known}" if told else "n/a"
+    :param counted: those that had room; None where nobody looked
+    """
+    told = [(each, room) for each in outcomes if (room := counted(each)) is not None]
+    refused = sum(outcome.ends.get("no valid host", 0) for outcome, _ in told)
+    return f"{refused}, {sum(room for _, room in told)}" if told else "n/a"
 
 
 def _withdrawn(outcomes: Iterable[rounds.Outcome]) -> str:
