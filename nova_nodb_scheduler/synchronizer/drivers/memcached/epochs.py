@@ -147,8 +147,8 @@ class Epochs(epoch_memory.EpochKeeper):
         :param turns: of the new one, see :class:`.epoch_memory.Rank`
         """
         # Before anything is laid down, see leftovers.
-        value, token = self._connection.gets([self.key]).get(self.key, (None, None))
-        if value != epoch.encode():
+        token = self._token_of(epoch)
+        if token is None:
             return False
         fresh = self._lay_down(epoch, turns)
         self._at(steps.Step.REPLACE)
@@ -174,12 +174,17 @@ class Epochs(epoch_memory.EpochKeeper):
 
         In a full server, too: there is no memory for the same again.
         """
-        value, token = self._connection.gets([self.key]).get(self.key, (None, None))
-        if value is None or value != epoch.encode():
+        token = self._token_of(epoch)
+        if token is None:
             return False
         self._at(steps.Step.BAR)
-        command = connection_module.store(b"cas", self.key, value, token=token)
+        command = connection_module.store(b"cas", self.key, epoch.encode(), token=token)
         return self._connection.send([command]).lines == (b"STORED",)
+
+    def _token_of(self, epoch: layout.Epoch) -> bytes | None:
+        """Return the cas token by which an epoch may be replaced; None if it is not in force."""
+        value, token = self._connection.gets([self.key]).get(self.key, (None, None))
+        return token if value == epoch.encode() else None
 
     def broken(self, epoch: layout.Epoch, what: str) -> EpochBroken:
         """Break an epoch off because something is missing, and return what to raise."""
